@@ -1,0 +1,69 @@
+"""Vision Transformers of the paper in Keras 3: models, public checkpoints, training, export.
+
+Importing this package imports neither Keras nor TensorFlow; what needs them is loaded on first use.
+"""
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+import wrapt
+
+if TYPE_CHECKING:
+    from keras_vit.card import Card, Metric, Preprocessing
+    from keras_vit.model import VisionModel
+    from keras_vit.spec import ViTSpec
+    from keras_vit.zoo.api import build, card, list_models, load, save_weights_as
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Card": "keras_vit.card",
+    "Metric": "keras_vit.card",
+    "Preprocessing": "keras_vit.card",
+    "ViTSpec": "keras_vit.spec",
+    "VisionModel": "keras_vit.model",
+    "build": "keras_vit.zoo.api",
+    "card": "keras_vit.zoo.api",
+    "list_models": "keras_vit.zoo.api",
+    "load": "keras_vit.zoo.api",
+    "save_weights_as": "keras_vit.zoo.api",
+}
+
+__all__ = [
+    "Card",
+    "Metric",
+    "Preprocessing",
+    "ViTSpec",
+    "VisionModel",
+    "build",
+    "card",
+    "list_models",
+    "load",
+    "save_weights_as",
+]
+
+
+def __getattr__(name: str):
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in ("export", "zoo"):
+        return importlib.import_module(f"keras_vit.{name}")
+    raise AttributeError(f"module 'keras_vit' has no attribute {name!r}")
+
+
+def __dir__():
+    return sorted([*__all__, "export", "zoo"])
+
+
+def _register(_keras=None) -> None:
+    """Makes `keras.saving.load_model` know our classes without custom_objects."""
+    importlib.import_module("keras_vit.model")
+
+
+# A .keras file must reload after `import keras_vit` in either import order, yet importing this
+# package must stay cheap: the classes are registered when Keras arrives.
+if "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
+    _register()
+else:
+    wrapt.register_post_import_hook(_register, "keras")

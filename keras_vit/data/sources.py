@@ -1,0 +1,287 @@
+"""Where labelled images come from: arrays, folders, tensorflow-datasets, and the built-in set.
+
+A `Source` is random access to decoded images, so that shuffling, splitting and resuming are exact.
+"""
+
+import dataclasses
+import gzip
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.data.images import read_image
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+TFDS_MEMORY_LIMIT = 4 * 2**30  # bytes of decoded images
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Labelled images with random access.
+
+    Attributes:
+        name: for reports.
+        images: decoded arrays (h, w, C) or whatever `read_image` reads, one per example.
+        labels: (n,) class indices, or (n, classes) of 0 and 1 for multi-label targets.
+        class_names: names in order of the indices.
+        broken: messages about files that could not be read; grows while reading.
+    """
+
+    name: str
+    images: Sequence[Any]
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    broken: list[str] = dataclasses.field(default_factory=list)
+
+    def __post_init__(self):
+        if len(self.images) != len(self.labels):
+            raise ValueError(
+                f"{self.name} has {len(self.images)} images and {len(self.labels)} labels: they must "
+                f"be as many."
+            )
+        if not len(self.images):
+            raise ValueError(f"{self.name} holds no images.")
+        if self.labels.ndim not in (1, 2):
+            raise ValueError(f"labels must be (n,) or (n, classes), got shape {self.labels.shape}.")
+        if not self.class_names:
+            raise ValueError(f"{self.name} has zero classes.")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an example can have several classes."""
+        return self.labels.ndim == 2
+
+    def image(self, index: int, channels: int) -> np.ndarray | None:
+        """uint8 (h, w, channels), or None, noted in `broken`, when the file cannot be decoded."""
+        try:
+            return read_image(self.images[index], channels)
+        except ValueError as error:
+            if isinstance(self.images[index], np.ndarray):
+                raise
+            if str(error) not in self.broken:
+                self.broken.append(str(error))
+            return None
+
+    def take(self, indices: Sequence[int] | np.ndarray, name: str | None = None) -> "Source":
+        """The examples at `indices`, in that order."""
+        images = self.images
+        picked = images[indices] if isinstance(images, np.ndarray) else [images[i] for i in indices]
+        return dataclasses.replace(
+            self, name=name or self.name, images=picked, labels=self.labels[indices]
+        )
+
+    def classes(self, keep: Sequence[int]) -> "Source":
+        """Only the examples of some classes, renumbered in the order of `keep`."""
+        index = np.flatnonzero(np.isin(self.labels, keep))
+        renumber = {old: new for new, old in enumerate(keep)}
+        part = self.take(index, f"{self.name}[{len(keep)} classes]")
+        return dataclasses.replace(
+            part,
+            labels=np.array([renumber[int(v)] for v in part.labels], np.int32),
+            class_names=tuple(self.class_names[i] for i in keep),
+        )
+
+    def split(self, fraction: float, seed: int = 0) -> tuple["Source", "Source"]:
+        """Two disjoint parts, the second with `fraction` of every class (at least one of each)."""
+        rng = np.random.default_rng(seed)
+        if self.multi_label:
+            order = rng.permutation(len(self))
+            second = order[: max(1, round(fraction * len(self)))]
+        else:
+            second = []
+            for label in np.unique(self.labels):
+                members = rng.permutation(np.flatnonzero(self.labels == label))
+                second.extend(members[: max(1, round(fraction * len(members)))])
+        mask = np.zeros(len(self), bool)
+        mask[second] = True
+        if mask.all():
+            raise ValueError(f"{self.name} is too small to keep {fraction:.0%} of it for validation.")
+        return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask))
+
+
+def open_source(name: str, *, data_dir: str | None = None) -> Source:
+    """Opens a source by its name.
+
+    Args:
+        name: `folder:PATH` (a folder per class), `fashion_mnist[:train|:test|:subset]`,
+            `tfds:NAME[:SPLIT]`, or the path of an `.npz` with arrays `images` and `labels`.
+        data_dir: where tensorflow-datasets keeps its files.
+
+    Raises:
+        ValueError: nothing of that name, or it is empty; the message says what was expected.
+    """
+    kind, _, rest = name.partition(":")
+    if kind == "folder":
+        return folder(rest)
+    if kind == "tfds":
+        return tfds(rest, data_dir=data_dir)
+    if kind == "fashion_mnist":
+        return fashion_mnist(rest or "train")
+    if name.endswith(".npz") and Path(name).is_file():
+        with np.load(name, allow_pickle=False) as file:
+            if not {"images", "labels"} <= set(file.files):
+                raise ValueError(f"{name} needs the arrays `images` and `labels`, has {file.files}.")
+            names = tuple(map(str, file["class_names"])) if "class_names" in file.files else None
+            return arrays(file["images"], file["labels"], names, name=name)
+    if Path(name).is_dir():
+        return folder(name)
+    raise ValueError(
+        f"unknown data {name!r}: use folder:PATH, fashion_mnist, tfds:NAME[:SPLIT] or a .npz with "
+        f"arrays images and labels."
+    )
+
+
+def arrays(images, labels, class_names: Sequence[str] | None = None, name: str = "arrays") -> Source:
+    """A source from uint8 images (n, h, w[, C]) and labels (n,) or (n, classes)."""
+    images, labels = np.asarray(images), np.asarray(labels)
+    if images.dtype != np.uint8:
+        raise ValueError(f"images must be uint8 values 0..255, got {images.dtype}.")
+    if labels.ndim == 1:
+        labels = labels.astype(np.int32)
+    if class_names is None:
+        count = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
+        class_names = [f"class {i}" for i in range(count)]
+    return Source(name, images, labels, tuple(class_names))
+
+
+def folder(path: str | os.PathLike) -> Source:
+    """Images in one folder per class; classes are the sorted folder names.
+
+    Files that are no images, by their first bytes, are left out and listed in `broken`; files that
+    turn out to be broken when decoded are skipped and added to it.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise ValueError(f"{root} is no folder: give one that holds a folder of images per class.")
+    names = sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if len(names) < 2:
+        raise ValueError(
+            f"{root} holds {len(names)} class folders, but at least 2 are needed: put the images of "
+            f"each class into a folder of its own."
+        )
+    paths, labels, broken = [], [], []
+    for label, class_name in enumerate(names):
+        found = sorted(p for p in (root / class_name).rglob("*") if p.is_file())
+        good = []
+        for file in found:
+            if problem := _header_problem(file):
+                broken.append(problem)
+            else:
+                good.append(str(file))
+        if not good:
+            raise ValueError(f"the class folder {root / class_name} holds no readable images.")
+        paths += good
+        labels += [label] * len(good)
+    return Source(f"folder:{root}", paths, np.array(labels, np.int32), tuple(names), broken)
+
+
+def _header_problem(file: Path) -> str | None:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file):
+            return None
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError):
+        return f"{file} is not an image that can be read."
+
+
+def tfds(name: str, *, data_dir: str | None = None) -> Source:
+    """A tensorflow-datasets set with `image` and `label`, read into memory: `NAME[:SPLIT]`."""
+    try:
+        import tensorflow_datasets
+    except ImportError:
+        raise ValueError(
+            'tfds: data needs tensorflow-datasets: pip install "keras-vit-zoo[tfds]".'
+        ) from None
+    name, _, split = name.partition(":")
+    dataset, info = tensorflow_datasets.load(
+        name, split=split or "train", data_dir=data_dir, with_info=True, download=False
+    )
+    images, labels, size = [], [], 0
+    for example in tensorflow_datasets.as_numpy(dataset):
+        images.append(example["image"])
+        labels.append(example["label"])
+        size += example["image"].nbytes
+        if size > TFDS_MEMORY_LIMIT:
+            raise ValueError(
+                f"tfds:{name} decodes to more than {TFDS_MEMORY_LIMIT >> 30} GiB: name a smaller "
+                f"split, for example tfds:{name}:train[:10%]."
+            )
+    return Source(
+        f"tfds:{name}", images, np.array(labels, np.int32), tuple(info.features["label"].names)
+    )
+
+
+FASHION_MNIST_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+_FASHION_MNIST_FILES = {
+    "train": ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    "test": ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+}
+
+
+def fashion_mnist(split: str = "train") -> Source:
+    """Fashion-MNIST: 28x28 grey images of ten kinds of clothing (MIT licence, Zalando).
+
+    Args:
+        split: `train` (60,000) or `test` (10,000) where the full set is on this machine (Debian's
+            package dataset-fashion-mnist, or Keras's cache), `subset` for the 4,000 images that
+            ship with this package: 3,000 of the training set, 1,000 of the test set.
+            `subset_train` and `subset_test` name its two parts.
+    """
+    if split in ("subset", "subset_train", "subset_test"):
+        with np.load(Path(__file__).parent / "fashion_mnist" / "subset.npz") as file:
+            parts = ["train", "test"] if split == "subset" else [split.removeprefix("subset_")]
+            images = np.concatenate([file[f"{p}_images"] for p in parts])
+            labels = np.concatenate([file[f"{p}_labels"] for p in parts])
+    elif split in _FASHION_MNIST_FILES:
+        found = next((d for d in fashion_mnist_folders() if _has(d, split)), None)
+        if found is None:
+            raise ValueError(
+                "the full Fashion-MNIST is not on this machine: install Debian's package "
+                "dataset-fashion-mnist, or put its four .gz files into "
+                f"{fashion_mnist_folders()[-1]}; fashion_mnist:subset needs neither."
+            )
+        image_file, label_file = (found / name for name in _FASHION_MNIST_FILES[split])
+        images = _read_idx(image_file, 16).reshape(-1, 28, 28)
+        labels = _read_idx(label_file, 8)
+    else:
+        raise ValueError(f"unknown split {split!r} of fashion_mnist: use train, test or subset.")
+    return arrays(images[..., None], labels, FASHION_MNIST_CLASSES, f"fashion_mnist:{split}")
+
+
+def fashion_mnist_folders() -> list[Path]:
+    """Where the full set is looked for, in order."""
+    keras_home = Path(os.environ.get("KERAS_HOME", Path.home() / ".keras"))
+    return [Path("/usr/share/datasets/fashion-mnist"), keras_home / "datasets" / "fashion-mnist"]
+
+
+def _has(directory: Path, split: str) -> bool:
+    return all((directory / name).is_file() for name in _FASHION_MNIST_FILES[split])
+
+
+def _read_idx(path: Path, offset: int) -> np.ndarray:
+    return np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=offset)
+
+

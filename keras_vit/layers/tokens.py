@@ -1,0 +1,72 @@
+"""The class token and the position embedding."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.common import PACKAGE
+from keras_vit.posemb import sincos2d
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class ClassToken(keras.layers.Layer):
+    """Prepends one learned token: (B, N, D) -> (B, N + 1, D)."""
+
+    def build(self, input_shape):
+        self.token = self.add_weight(
+            name="token", shape=(1, 1, input_shape[-1]), initializer="zeros"
+        )
+
+    def call(self, x):
+        # Zeros of x's own shape rather than a broadcast to the dynamic batch: no shape ops in
+        # LiteRT files.
+        token = ops.zeros_like(x[:, :1]) + ops.cast(self.token, x.dtype)
+        return ops.concatenate([token, x], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[1] + 1, input_shape[2])
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class FirstToken(keras.layers.Layer):
+    """Takes the first token: (B, N, D) -> (B, D)."""
+
+    def call(self, x):
+        return x[:, 0]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class PositionEmbedding(keras.layers.Layer):
+    """Adds a position table to the tokens.
+
+    Args:
+        grid: (h, w), patches down and across.
+        kind: `learn` for a trained table of as many entries as there are tokens, `sincos2d` for
+            the fixed one (patch tokens only).
+    """
+
+    def __init__(self, grid, kind: str = "learn", **kwargs):
+        super().__init__(**kwargs)
+        self.grid = tuple(grid)
+        self.kind = kind
+
+    def build(self, input_shape):
+        if self.kind == "learn":
+            self.table = self.add_weight(
+                name="table",
+                shape=(1, *input_shape[1:]),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+            )
+        else:
+            self.table = sincos2d(self.grid, input_shape[-1])
+
+    def call(self, x):
+        return x + ops.cast(self.table, x.dtype)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "grid": list(self.grid), "kind": self.kind}

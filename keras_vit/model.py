@@ -1,0 +1,281 @@
+"""`VisionModel`: a Keras functional model that knows its spec, its card and its endpoints."""
+
+import collections.abc
+import dataclasses
+import warnings
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.card import Card, Preprocessing
+from keras_vit.data.images import ImageLike, read_image
+from keras_vit.data.labels import label_names
+from keras_vit.layers import EncoderBlock, Preprocessor
+from keras_vit.layers.common import PACKAGE
+from keras_vit.models import BUILDERS
+from keras_vit.spec import Spec, spec_from_dict
+
+Prediction = tuple[str, int, float]
+
+
+class Endpoints(collections.abc.Mapping):
+    """Named intermediate tensors; `attention_{i}` (B, heads, N, N) is added to the graph when asked."""
+
+    def __init__(self, model: "VisionModel", tensors: dict[str, keras.KerasTensor]):
+        self._model = model
+        self._tensors = dict(tensors)
+        blocks = [n for n in tensors if n.startswith("encoderblock_")]
+        self._attention = {f"attention_{n.rsplit('_', 1)[1]}": n for n in blocks}
+
+    def __getitem__(self, name: str) -> keras.KerasTensor:
+        if name in self._attention and name not in self._tensors:
+            block_name = self._attention[name]
+            index = int(block_name.rsplit("_", 1)[1])
+            before = f"encoderblock_{index - 1}" if index else "embedded"
+            block = self._model.get_layer(block_name)
+            self._tensors[name] = block(self._tensors[before], return_attention=True)
+        if name not in self:
+            raise KeyError(f"unknown endpoint {name!r}: this model has {list(self)}.")
+        return self._tensors[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors or name in self._attention
+
+    def __iter__(self):
+        return iter([*(n for n in self._tensors if n not in self._attention), *self._attention])
+
+    def __len__(self) -> int:
+        return len({*self._tensors, *self._attention})
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class VisionModel(keras.Model):
+    """A network of this package: plain Keras in use, rebuilt from its spec when loaded.
+
+    Args:
+        spec: the architecture.
+        card: what is known of the weights, None for random ones.
+        name: Keras name; None derives it from the family.
+        dtype: Keras dtype policy of every layer, None for the global one.
+        frozen: paths of layers that are not trainable.
+
+    Attributes:
+        spec, card: as given. Assign a new card to change labels or preprocessing.
+        endpoints: mapping from endpoint names to symbolic tensors.
+
+    The input is float (B, H, W, C) as `preprocess` makes it, the output float32 logits (B, classes).
+    """
+
+    def __init__(
+        self,
+        spec: Spec,
+        *,
+        card: Card | None = None,
+        name: str | None = None,
+        dtype: Any = None,
+        frozen: collections.abc.Sequence[str] = (),
+    ):
+        family = spec.to_dict()["family"]
+        policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        images, tensors = BUILDERS[family](spec, policy)
+        public = {n: t for n, t in tensors.items() if n != "embedded"}
+        super().__init__(inputs=images, outputs=list(public.values())[-1], name=name or family)
+        self.spec = spec
+        self.card = card
+        self._policy = policy
+        self._endpoints = Endpoints(self, tensors)
+        self._range_checked = False
+        for layer in self._flatten_layers(include_self=False):
+            if layer.path in frozen or layer.name in frozen:
+                layer.trainable = False
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Named intermediate tensors of this graph."""
+        return self._endpoints
+
+    def features(self, endpoint: str = "pre_logits", *, as_map: bool = False) -> keras.Model:
+        """The sub-model that ends at an endpoint; it shares this model's weights.
+
+        Args:
+            endpoint: one of `endpoints`.
+            as_map: give patch tokens as (B, h, w, D), without the class token.
+
+        Raises:
+            KeyError: no such endpoint.
+            ValueError: `as_map` for an endpoint that holds no patch tokens.
+        """
+        x = self.endpoints[endpoint]
+        if as_map:
+            height, width = self.spec.grid
+            prefix = int(self.spec.has_cls)
+            if len(x.shape) == 3 and x.shape[1] == prefix + height * width:
+                x = ops.reshape(x[:, prefix:], (-1, height, width, x.shape[-1]))
+            elif tuple(x.shape[1:3]) != (height, width):
+                raise ValueError(
+                    f"endpoint {endpoint!r} of shape {tuple(x.shape)} holds no patch tokens: "
+                    f"as_map works for `embedding`, `encoderblock_*` and `encoded`."
+                )
+        return keras.Model(self.inputs[0], x, name=f"{self.name}_{endpoint}")
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """The card's rule, or the one of the original code."""
+        return self.card.preprocessing if self.card else Preprocessing()
+
+    @property
+    def preprocessor(self) -> Preprocessor:
+        """A layer from uint8 images (B, h, w, C) of any size to this model's input."""
+        return Preprocessor(self.spec.image_size, self.preprocessing, name="preprocessor")
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the outputs in order: the card's, or `class 0`, `class 1`, ..."""
+        names = label_names(self.card.class_names) if self.card else None
+        if names is None or len(names) != self.spec.num_classes:
+            names = tuple(f"class {i}" for i in range(self.spec.num_classes))
+        return names
+
+    @property
+    def has_usable_head(self) -> bool:
+        """Whether the logits mean anything: there is a head and its kernel is not all zeros."""
+        return bool(self.spec.num_classes) and bool(ops.any(self.get_layer("head").kernel != 0))
+
+    def predict_images(
+        self, images: ImageLike | list[ImageLike], *, top: int = 5, batch_size: int = 32
+    ) -> list[list[Prediction]]:
+        """Classifies images and returns, for each, its `top` (label, index, probability).
+
+        Args:
+            images: one or several of: path, bytes, PIL image, array (h, w, C) or (h, w) of uint8,
+                or an array (B, h, w, C). EXIF rotation is honoured; CMYK, palette, grey, alpha
+                and 16-bit images are converted to the model's channels.
+            top: predictions per image, best first.
+            batch_size: images per forward pass.
+
+        Raises:
+            ValueError: the model has no usable head, or something is no image.
+        """
+        if not self.has_usable_head:
+            raise ValueError(
+                f"{self.card.name if self.card else self.name} has no usable head (it is missing or "
+                f"all zeros): fine-tune it first, or load a checkpoint with classes."
+            )
+        if isinstance(images, np.ndarray) and images.ndim == 4:
+            images = list(images)
+        elif not isinstance(images, (list, tuple)):
+            images = [images]
+        preprocessor, found = self.preprocessor, []
+        for start in range(0, len(images), batch_size):
+            batch = [
+                preprocessor(read_image(image, self.spec.in_channels)[None])
+                for image in images[start : start + batch_size]
+            ]
+            probabilities = self.probabilities(ops.concatenate(batch))
+            for row in probabilities:
+                best = np.argsort(-row, kind="stable")[:top]
+                found.append([(self.class_names[i], int(i), float(row[i])) for i in best])
+        return found
+
+    def probabilities(self, x) -> np.ndarray:
+        """Preprocessed images (B, H, W, C) -> probabilities (B, classes), whatever the head gives."""
+        outputs = self(x, training=False)
+        if not self.spec.classifier_activation:
+            outputs = ops.softmax(outputs)
+        return ops.convert_to_numpy(outputs)
+
+    def compile(self, *args, jit_compile="auto", **kwargs):
+        """Keras's compile, where `jit_compile="auto"` means what is fastest for the device.
+
+        On CPU that is graph mode (bfloat16 is about twice as fast as under XLA, float32 equal);
+        on GPU and TPU it is XLA. Explicit values win.
+        """
+        if jit_compile == "auto" and keras.backend.backend() == "tensorflow":
+            import tensorflow
+
+            jit_compile = "auto" if tensorflow.config.list_physical_devices("GPU") else False
+        super().compile(*args, jit_compile=jit_compile, **kwargs)
+
+    def call(self, inputs, training=None, mask=None):
+        self._check_input(inputs)
+        return super().call(inputs, training=training, mask=mask)
+
+    def _check_input(self, inputs) -> None:
+        """One sentence for a wrong shape; one warning for pixels that were not preprocessed."""
+        shape = getattr(inputs, "shape", None)
+        expected = (*self.spec.image_size, self.spec.in_channels)
+        if shape is not None and (len(shape) != 4 or tuple(shape[1:]) != expected):
+            raise ValueError(
+                f"this model takes images of shape (batch, {', '.join(map(str, expected))}), got "
+                f"{tuple(shape)}: pass them through model.preprocessor, or load the model with "
+                f"image_size= of your images."
+            )
+        if self._range_checked or not _is_concrete(inputs):
+            return
+        self._range_checked = True
+        largest = float(ops.max(ops.abs(ops.cast(inputs, "float32"))))
+        limit = max(abs(v) for v in self.preprocessing.value_range)
+        if largest > 2.0 * limit and largest > 2.0:
+            warnings.warn(
+                f"the input reaches {largest:.0f}, but this model expects values in "
+                f"{[round(v, 2) for v in self.preprocessing.value_range]}: pass 0..255 images "
+                f"through model.preprocessor first.",
+                stacklevel=3,
+            )
+
+    def get_config(self) -> dict[str, Any]:
+        layers = self._flatten_layers(include_self=False)
+        return {
+            "spec": self.spec.to_dict(),
+            "card": self.card.to_dict() if self.card else None,
+            "name": self.name,
+            "dtype": self._policy.name,
+            "frozen": [layer.path for layer in layers if not layer._trainable and layer.weights],
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects=None) -> "VisionModel":
+        card = Card.from_dict(config["card"]) if config.get("card") else None
+        return cls(
+            spec_from_dict(config["spec"]),
+            card=card,
+            name=config["name"],
+            dtype=config["dtype"],
+            frozen=tuple(config.get("frozen", ())),
+        )
+
+    def quantize(self, *args, **kwargs):
+        """Refused: the exports quantise, with a report."""
+        raise ValueError(
+            "Keras's quantize() leaves files that neither reload nor convert: use "
+            "keras_vit.export.litert(model, path, quantize='dynamic_int8') instead."
+        )
+
+    def replace_head(self, num_classes: int, class_names: tuple[str, ...] | None = None) -> "VisionModel":
+        """A new model with the same trunk and a zero-initialised head, without `pre_logits`."""
+        spec = dataclasses.replace(self.spec, num_classes=num_classes, representation_size=None)
+        card = self.card and dataclasses.replace(
+            self.card, num_classes=num_classes, class_names=class_names, usable_head=False
+        )
+        model = VisionModel(spec, card=card, name=self.name, dtype=self._policy)
+        trunk = {v.path: v for v in self.weights}
+        for variable in model.weights:
+            key = variable.path
+            if not key.startswith("head/"):
+                variable.assign(trunk[key])
+        return model
+
+
+def _is_concrete(x: Any) -> bool:
+    """Whether `x` holds numbers now, rather than standing for them in a traced graph."""
+    if isinstance(x, np.ndarray):
+        return True
+    if isinstance(x, keras.KerasTensor) or not hasattr(x, "shape"):
+        return False
+    if keras.backend.backend() == "tensorflow":
+        return hasattr(x, "numpy")
+    if keras.backend.backend() == "jax":
+        return not type(x).__name__.endswith("Tracer") and hasattr(x, "__array__")
+    return False

@@ -1,0 +1,1 @@
+"""Training: recipes as data, schedules, and the run that fits, resumes and reports."""

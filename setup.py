@@ -1,0 +1,78 @@
+"""Packaging: three top-level folders become one import package, `keras_vit`."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+FOLDERS = {"keras_vit": "keras_vit", "keras_vit.zoo": "zoo", "keras_vit.export": "export"}
+
+TENSORFLOW = ["tensorflow>=2.20"]
+EXPORT = [*TENSORFLOW, "ai-edge-quantizer>=0.10", "ai-edge-litert>=2.3", "flatbuffers>=24"]
+# tensorflow-datasets imports importlib_resources without declaring it.
+TFDS = ["tensorflow-datasets>=4.9.9", "importlib_resources>=6"]
+PLOTS = ["matplotlib>=3.8"]
+DEV = [
+    "jax>=0.5",
+    "pytest>=8",
+    "pytest-timeout>=2.3",
+    "ruff>=0.8",
+    "pyright>=1.1.390",
+    "scikit-learn>=1.5",
+    "build>=1.2",
+]
+
+
+def packages() -> list[str]:
+    """Every package under its import name: a bare find_packages() would ship `zoo` and `export`."""
+    found = []
+    for name, folder in FOLDERS.items():
+        found += [name, *(f"{name}.{sub}" for sub in find_packages(folder))]
+    return found
+
+
+setup(
+    name="keras-vit-zoo",
+    version="0.1.0",
+    description="The Vision Transformer paper as software people use: models, weights, training and "
+    "mobile export in Keras 3",
+    long_description=Path(__file__).with_name("README.md").read_text("utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE", "NOTICE"],
+    python_requires=">=3.11",
+    package_dir=FOLDERS,
+    packages=packages(),
+    package_data={
+        "keras_vit": ["py.typed"],
+        "keras_vit.data": ["class_names/*.txt", "fashion_mnist/*"],
+        "keras_vit.zoo": ["cards/*.toml", "embedded/*.npz"],
+    },
+    install_requires=[
+        "keras>=3.13",
+        "numpy>=1.26",
+        "h5py>=3.10",
+        "huggingface_hub>=0.26",
+        "ml_dtypes>=0.4",
+        "pillow>=10.3",
+        "rich>=13",
+        "safetensors>=0.4.5",
+        "typer>=0.12",
+        "wrapt>=1.16",
+    ],
+    extras_require={
+        "tf": TENSORFLOW,
+        "export": EXPORT,
+        "tfds": TFDS,
+        "tpu": ["jax[tpu]>=0.5", "tensorflow-cpu>=2.20"],
+        "plots": PLOTS,
+        "dev": [*EXPORT, *DEV],
+        "all": [*EXPORT, *TFDS, *PLOTS, *DEV],
+    },
+    entry_points={"console_scripts": ["keras-vit = keras_vit.cli:main"]},
+    classifiers=[
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Operating System :: POSIX :: Linux",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
+)
