@@ -44,7 +44,7 @@ setup(
     packages=packages(),
     package_data={
         "keras_vit": ["py.typed"],
-        "keras_vit.data": ["class_names/*.txt", "fashion_mnist/*"],
+        "keras_vit.data": ["class_names/*", "fashion_mnist/*"],
         "keras_vit.zoo": ["cards/*.toml", "embedded/*.npz"],
     },
     install_requires=[

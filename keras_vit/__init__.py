@@ -5,6 +5,7 @@ Importing this package imports neither Keras nor TensorFlow; what needs them is 
 
 import importlib
 import sys
+import types
 from typing import TYPE_CHECKING
 
 import wrapt
@@ -54,6 +55,24 @@ def __getattr__(name: str):
 
 def __dir__():
     return sorted([*__all__, "export", "zoo"])
+
+
+class _Facade(types.ModuleType):
+    """Keeps `keras_vit.card` the function.
+
+    After loading the submodule keras_vit/card.py, Python would put it under that very name.
+    """
+
+    @property
+    def card(self):
+        return importlib.import_module("keras_vit.zoo.api").card
+
+    @card.setter
+    def card(self, module):
+        pass
+
+
+sys.modules[__name__].__class__ = _Facade
 
 
 def _register(_keras=None) -> None:

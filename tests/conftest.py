@@ -1,0 +1,72 @@
+"""Shared set-up: the backend, what a run leaves out, and a count of every skip at the end."""
+
+import importlib.util
+import os
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+# Before Keras is imported, so that no file of the user decides what the tests run on.
+BACKEND = os.environ["KERAS_BACKEND"]
+
+# Files whose tests touch neither Keras nor a backend: once, on TensorFlow, is enough.
+BACKEND_FREE = {
+    "test_cases.py",
+    "test_fashion_mnist.py",
+    "test_imports.py",
+    "test_labels.py",
+    "test_packaging.py",
+}
+FULL_TIMEOUT = 3600  # seconds for one test marked `full`
+
+_left_out: dict[str, int] = {}
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="also run the tests marked `full`")
+
+
+def pytest_configure(config):
+    if importlib.util.find_spec("keras_vit") is None or not importlib.util.find_spec(
+        "keras_vit.zoo"
+    ):
+        pytest.exit("keras_vit is not installed: run pip install -e . first.", returncode=4)
+
+
+def pytest_collection_modifyitems(config, items):
+    wants_full = config.getoption("full") or "full" in (config.getoption("markexpr") or "")
+    kept, dropped = [], []
+    for item in items:
+        reason = _reason_to_leave_out(item, wants_full)
+        if reason:
+            _left_out[reason] = _left_out.get(reason, 0) + 1
+        if item.get_closest_marker("full") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(FULL_TIMEOUT))
+        (dropped if reason else kept).append(item)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+def _reason_to_leave_out(item, wants_full: bool) -> str | None:
+    if item.get_closest_marker("full") and not wants_full:
+        return "full: heavy, run by make test-full"
+    if BACKEND != "tensorflow":
+        if item.get_closest_marker("tf_only"):
+            return f"tf_only: needs TensorFlow, this run is on {BACKEND}"
+        if item.path.name in BACKEND_FREE:
+            return "backend-free: already run on TensorFlow"
+    return None
+
+
+def pytest_terminal_summary(terminalreporter):
+    write = terminalreporter.write_line
+    terminalreporter.section(f"left out and skipped ({BACKEND})")
+    for reason, count in sorted(_left_out.items()):
+        write(f"left out {count}: {reason}")
+    skipped = terminalreporter.stats.get("skipped", [])
+    for report in skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        write(f"skipped {report.nodeid}: {reason}")
+    write(f"{len(skipped)} skipped, {sum(_left_out.values())} left out")
