@@ -121,6 +121,11 @@ class VisionModel(keras.Model):
         return keras.Model(self.inputs[0], x, name=f"{self.name}_{endpoint}")
 
     @property
+    def policy(self) -> keras.DTypePolicy:
+        """The dtype policy of every layer."""
+        return self._policy
+
+    @property
     def preprocessing(self) -> Preprocessing:
         """The card's rule, or the one of the original code."""
         return self.card.preprocessing if self.card else Preprocessing()
@@ -253,7 +258,9 @@ class VisionModel(keras.Model):
             "keras_vit.export.litert(model, path, quantize='dynamic_int8') instead."
         )
 
-    def replace_head(self, num_classes: int, class_names: tuple[str, ...] | None = None) -> "VisionModel":
+    def replace_head(
+        self, num_classes: int, class_names: tuple[str, ...] | None = None
+    ) -> "VisionModel":
         """A new model with the same trunk and a zero-initialised head, without `pre_logits`."""
         spec = dataclasses.replace(self.spec, num_classes=num_classes, representation_size=None)
         card = self.card and dataclasses.replace(

@@ -1,0 +1,211 @@
+"""The public functions: from a name, a file or a spec to a model, and back to a file."""
+
+import dataclasses
+import fnmatch
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keras_vit.card import Card
+from keras_vit.spec import ViTSpec, pair
+from keras_vit.zoo import names
+from keras_vit.zoo.cards import all_cards
+from keras_vit.zoo.variants import VARIANTS
+
+if TYPE_CHECKING:
+    from keras_vit.model import VisionModel
+
+FORMATS = ("google_npz",)
+
+
+def list_models(
+    pattern: str = "*", *, family: str | None = None, pretrained: bool | None = None
+) -> list[str]:
+    """Names of models.
+
+    Args:
+        pattern: shell pattern on the name, `ViT-B*`.
+        family: `vit`; None for all.
+        pretrained: True: `variant@tag` of every known checkpoint; False: variants of which nothing
+            was ever released; None: all variants.
+    """
+    cards = all_cards()
+    if pretrained:
+        found = [c for c in cards if family in (None, "vit")]
+    else:
+        released = {c.variant for c in cards.values()}
+        found = [v for v in VARIANTS if pretrained is None or v not in released]
+        found = [v for v in found if family in (None, VARIANTS[v].spec.to_dict()["family"])]
+    return [name for name in found if fnmatch.fnmatchcase(name, pattern)]
+
+
+def card(name: str) -> Card:
+    """What is known of a checkpoint; a name without `@tag` means its default weights.
+
+    Raises:
+        ValueError: unknown name or tag (with the nearest), or nothing was released of the variant.
+    """
+    variant, tag = names.resolve(name)
+    return all_cards()[f"{variant}@{tag or names.default_tag(variant)}"]
+
+
+def build(
+    name_or_spec: str | ViTSpec,
+    *,
+    num_classes: int = 1000,
+    image_size: int | tuple[int, int] = 224,
+    allow_crop: bool = False,
+    in_channels: int = 3,
+    classifier_activation: str | None = None,
+    dropout: float = 0.0,
+    attention_dropout: float = 0.0,
+    stochastic_depth: float = 0.0,
+    dtype: Any = None,
+) -> "VisionModel":
+    """A model with random weights.
+
+    Args:
+        name_or_spec: a variant's name, or a spec, which is then built as it is (the other
+            arguments but `dtype` belong to names).
+        num_classes: outputs; 0 for features.
+        image_size: pixels, int or (height, width).
+        allow_crop: accept sizes that are no multiple of the patch, see `ViTSpec`.
+        in_channels: channels of the input.
+        classifier_activation: None for logits, `softmax`, `sigmoid`.
+        dropout, attention_dropout, stochastic_depth: rates in [0, 1).
+        dtype: Keras dtype policy.
+    """
+    from keras_vit.model import VisionModel
+
+    if isinstance(name_or_spec, ViTSpec):
+        return VisionModel(name_or_spec, dtype=dtype)
+    variant, tag = names.resolve(name_or_spec)
+    if tag:
+        raise ValueError(
+            f"build gives random weights and takes no tag: build({variant!r}), or load({name_or_spec!r})."
+        )
+    spec = dataclasses.replace(
+        VARIANTS[variant].spec,
+        num_classes=num_classes,
+        image_size=pair(image_size, "image_size"),
+        allow_crop=allow_crop,
+        in_channels=in_channels,
+        classifier_activation=classifier_activation,
+        dropout=dropout,
+        attention_dropout=attention_dropout,
+        stochastic_depth=stochastic_depth,
+    )
+    return VisionModel(spec, dtype=dtype)
+
+
+def load(
+    name_or_spec: str | os.PathLike | ViTSpec,
+    *,
+    weights: str | os.PathLike | None = "default",
+    num_classes: int | None = None,
+    new_head: bool = False,
+    image_size: int | tuple[int, int] | None = None,
+    allow_crop: bool = False,
+    in_channels: int | None = None,
+    classifier_activation: str | None = None,
+    dropout: float | None = None,
+    attention_dropout: float | None = None,
+    stochastic_depth: float | None = None,
+    posemb_resize: str | None = None,
+    dtype: Any = None,
+    cache_dir: str | os.PathLike | None = None,
+    offline: bool | None = None,
+) -> "VisionModel":
+    """A model with pretrained weights; never a random one in silence.
+
+    Args:
+        name_or_spec: the paper's name (`ViT-L/16`), `name@tag`, any alias, the path of a checkpoint
+            or `.keras` file, or a spec together with `weights=` a path.
+        weights: `default`, a tag, a path (it has a separator or a suffix, or exists), or None for
+            random weights.
+        num_classes: None or the checkpoint's own number keeps its head; another number makes a
+            zero-initialised head and drops `pre_logits`; 0 gives features.
+        new_head: make a new head even for the checkpoint's own number.
+        image_size: pixels, int or (height, width); another than the checkpoint's resizes the
+            position table and warns.
+        allow_crop: accept sizes that are no multiple of the patch, see `ViTSpec`.
+        in_channels: None for the checkpoint's; for another number the patch kernel is summed or
+            tiled so that grey images repeated over channels give the same features.
+        classifier_activation: None for logits, `softmax`, `sigmoid`.
+        dropout, attention_dropout, stochastic_depth: None for what the card says.
+        posemb_resize: None for what the card says (`align_corners`).
+        dtype: Keras dtype policy.
+        cache_dir: where checkpoints are kept; None for KERAS_VIT_CACHE or the user's cache.
+        offline: never touch the network.
+
+    Returns:
+        The model, with `card` set to what is known of the weights.
+
+    Raises:
+        ValueError: unknown name or tag, a file that does not fit; the message names all of it.
+        FileNotFoundError: the weights are not on this machine; the message says how to get them.
+    """
+    from keras_vit.zoo import loading
+
+    changes = {
+        "num_classes": num_classes,
+        "image_size": pair(image_size, "image_size") if image_size is not None else None,
+        "in_channels": in_channels,
+        "allow_crop": allow_crop or None,
+        "classifier_activation": classifier_activation,
+        "dropout": dropout,
+        "attention_dropout": attention_dropout,
+        "stochastic_depth": stochastic_depth,
+    }
+    changes = {field: value for field, value in changes.items() if value is not None}
+    if isinstance(name_or_spec, ViTSpec):
+        checkpoint = loading.of_spec(name_or_spec, weights)
+    elif path := loading.as_path(name_or_spec):
+        if weights != "default":
+            raise ValueError(f"{name_or_spec} is a file already: leave weights= out.")
+        checkpoint = loading.of_file(path, changes.get("image_size"))
+    else:
+        checkpoint = loading.of_name(str(name_or_spec), weights, cache_dir, offline)
+    return loading.make_model(
+        checkpoint, changes, new_head=new_head, posemb_resize=posemb_resize, dtype=dtype
+    )
+
+
+def save_weights_as(
+    model: "VisionModel",
+    path: str | os.PathLike,
+    *,
+    format: str = "google_npz",
+    dtype: str = "float32",
+    force: bool = False,
+) -> Path:
+    """Writes weights in a published layout, and beside it a JSON with spec, labels, preprocessing.
+
+    Args:
+        model: a model of this package.
+        path: target, `.npz`.
+        format: `google_npz`, the layout of the official checkpoints.
+        dtype: `float32`, or `float16` to halve the file.
+        force: replace an existing file.
+
+    Raises:
+        ValueError: unknown format, or something the layout cannot hold.
+        FileExistsError: the file exists and `force` is not given.
+    """
+    from keras_vit.zoo.formats import google_npz
+
+    path = Path(path)
+    if format not in FORMATS:
+        raise ValueError(f"format must be one of {list(FORMATS)}, got {format!r}.")
+    if path.exists() and not force:
+        raise FileExistsError(f"{path} exists: give another path, or force=True to replace it.")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise OSError(f"{path.parent} is no folder that can be written to: give another path.")
+    google_npz.save_weights(model, path, dtype=dtype)
+    about = {"spec": model.spec.to_dict(), "card": model.card.to_dict() if model.card else None}
+    beside = google_npz.sidecar(path)
+    part = beside.with_name(f".{beside.name}.part")
+    part.write_text(json.dumps(about, indent=1), "utf-8")
+    os.replace(part, beside)
+    return path
