@@ -1,0 +1,109 @@
+"""A Vision Transformer in float64 NumPy, written from the paper's equations; no framework."""
+
+import math
+
+import numpy as np
+
+erf = np.vectorize(math.erf)
+
+
+def layer_norm(x, p, name, epsilon):
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + epsilon) * p[f"{name}/scale"] + p[f"{name}/bias"]
+
+
+def dense(x, p, name):
+    return x @ p[f"{name}/kernel"] + p[f"{name}/bias"]
+
+
+def gelu(x, kind):
+    if kind == "gelu":
+        return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def attention(queries, x, p, name, heads):
+    """Returns the mixed values (B, N, D) and the weights (B, heads, N, M)."""
+
+    def split(y):
+        return y.reshape(*y.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+
+    q = split(dense(queries, p, f"{name}/query"))
+    k, v = split(dense(x, p, f"{name}/key")), split(dense(x, p, f"{name}/value"))
+    weights = softmax(np.einsum("bhnd,bhmd->bhnm", q, k) / np.sqrt(q.shape[-1]))
+    mixed = np.einsum("bhnm,bhmd->bnhd", weights, v).reshape(queries.shape)
+    return dense(mixed, p, f"{name}/out"), weights
+
+
+def mlp(x, p, name, kind):
+    return dense(gelu(dense(x, p, f"{name}/dense1"), kind), p, f"{name}/dense2")
+
+
+def sincos(h, w, size):
+    table, quarter = np.zeros((h, w, size)), size // 4
+    for i in range(quarter):
+        frequency = 10_000.0 ** (-i / (quarter - 1))
+        for r in range(h):
+            for c in range(w):
+                table[r, c, i] = np.sin(c * frequency)
+                table[r, c, quarter + i] = np.cos(c * frequency)
+                table[r, c, 2 * quarter + i] = np.sin(r * frequency)
+                table[r, c, 3 * quarter + i] = np.cos(r * frequency)
+    return table.reshape(1, h * w, size)
+
+
+def vit(spec, p, images):
+    """Endpoint name -> float64 array, the output last."""
+    (ph, pw), (h, w), out = spec.patch_size, spec.grid, {}
+    x = images.astype(np.float64)[:, : h * ph, : w * pw]
+    patches = (
+        x.reshape(len(x), h, ph, w, pw, -1).transpose(0, 1, 3, 2, 4, 5).reshape(len(x), h, w, -1)
+    )
+    kernel = p["embedding/kernel"].reshape(-1, spec.hidden_size)
+    out["embedding"] = x = patches @ kernel + p["embedding/bias"]
+    x = x.reshape(len(x), h * w, -1)
+    table = {"none": 0.0, "sincos2d": sincos(h, w, spec.hidden_size)}.get(spec.posemb)
+    table = p["posembed_input/table"] if table is None else table
+    early = spec.posemb == "learn" and spec.posemb_includes_cls
+    if spec.pool.startswith("token"):
+        cls = np.repeat(p["cls/token"], len(x), 0)
+        parts = (
+            np.concatenate([cls, x], 1) + table if early else np.concatenate([cls, x + table], 1)
+        )
+    else:
+        parts = x + table
+    out["posembed_input"] = x = parts
+    for i in range(spec.num_layers):
+        block = f"encoderblock_{i}"
+        y = layer_norm(x, p, f"{block}/norm1", spec.norm_epsilon)
+        y, out[f"attention_{i}"] = attention(y, y, p, f"{block}/attention", spec.num_heads)
+        x = x + y
+        y = layer_norm(x, p, f"{block}/norm2", spec.norm_epsilon)
+        out[block] = x = x + mlp(y, p, f"{block}/mlp", spec.activation)
+    out["encoded"] = x = layer_norm(x, p, "encoder_norm", spec.norm_epsilon)
+    if spec.pool in ("token", "first"):
+        x = x[:, 0]
+    elif spec.pool == "gap":
+        x = x.mean(1)
+    elif spec.pool == "map":
+        x, _ = attention(
+            np.repeat(p["map/probe"], len(x), 0), x, p, "map/attention", spec.num_heads
+        )
+        y = layer_norm(x, p, "map/norm", spec.norm_epsilon)
+        x = (x + mlp(y, p, "map/mlp", spec.activation))[:, 0]
+    if spec.representation_size:
+        x = dense(x, p, "pre_logits")
+        x = np.tanh(x) if spec.representation_tanh else x
+    out["pre_logits"] = x
+    if spec.num_classes:
+        out["logits"] = x = dense(x, p, "head")
+        if spec.classifier_activation == "softmax":
+            out["probabilities"] = softmax(x)
+        elif spec.classifier_activation == "sigmoid":
+            out["probabilities"] = 1 / (1 + np.exp(-x))
+    return out
