@@ -77,6 +77,8 @@ class Card:
         sources: addresses in order of preference.
         hub: the same weights in another container, as `org/name`.
         size: bytes of the file, None when unknown.
+        size_predicted: the size is computed from the keys in the file and may be a few kilobytes
+            off, because no exact size was published.
         sha256: hash of the file, None where none is public.
         num_classes: outputs of the head in the file.
         class_names: names in order, or the name of a shipped list, or None.
@@ -99,6 +101,7 @@ class Card:
     sources: tuple[str, ...] = ()
     hub: str | None = None
     size: int | None = None
+    size_predicted: bool = False
     sha256: str | None = None
     num_classes: int = 1000
     class_names: tuple[str, ...] | str | None = None

@@ -11,6 +11,7 @@ import dataclasses
 from keras_vit.data.sources import Source, fashion_mnist
 from keras_vit.spec import ViTSpec
 from keras_vit.train.recipe import Recipe
+from keras_vit.zoo.variants import VARIANTS
 
 HELD_OUT = (5, 8)  # Sandal, Bag: the two classes that the eight-class model never sees
 EIGHT = tuple(i for i in range(10) if i not in HELD_OUT)
@@ -32,17 +33,7 @@ class Task:
 
 def mini_spec(num_classes: int) -> ViTSpec:
     """ViT-Mini/4: 306,000 parameters, 49 tokens."""
-    return ViTSpec(
-        hidden_size=96,
-        mlp_dim=192,
-        num_heads=3,
-        num_layers=4,
-        patch_size=4,
-        image_size=28,
-        in_channels=1,
-        num_classes=num_classes,
-        pool="gap",
-    )
+    return dataclasses.replace(VARIANTS["ViT-Mini/4"].spec, num_classes=num_classes)
 
 
 RECIPE = Recipe(
