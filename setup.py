@@ -66,6 +66,7 @@ setup(
         "tpu": ["jax[tpu]>=0.5", "tensorflow-cpu>=2.20"],
         "plots": PLOTS,
         "dev": [*EXPORT, *DEV],
+        "bench": ["keras-hub>=0.20"],
         "all": [*EXPORT, *TFDS, *PLOTS, *DEV],
     },
     entry_points={"console_scripts": ["keras-vit = keras_vit.cli:main"]},
