@@ -1,0 +1,28 @@
+"""Exports for servers and phones: SavedModel and LiteRT, each run and compared before it is kept.
+
+`saved_model` and `litert` write an artifact and a JSON report beside it; `open_artifact` runs
+either kind again. Importing this package imports neither Keras nor TensorFlow, so a machine that
+only runs exported files needs neither.
+"""
+
+from keras_vit.export.artifact import Artifact, open_artifact
+from keras_vit.export.litert import litert
+from keras_vit.export.process import in_tensorflow_process
+from keras_vit.export.report import Comparison, Latency, Report
+from keras_vit.export.saved_model import saved_model
+from keras_vit.export.verify import ExportError
+
+FORMATS = {"tf_saved_model": saved_model, "litert": litert}
+
+__all__ = [
+    "FORMATS",
+    "Artifact",
+    "Comparison",
+    "ExportError",
+    "Latency",
+    "Report",
+    "in_tensorflow_process",
+    "litert",
+    "open_artifact",
+    "saved_model",
+]

@@ -1,0 +1,52 @@
+"""`python -m keras_vit.export model.keras out.tflite`: what `in_tensorflow_process` starts."""
+
+import argparse
+import sys
+
+import numpy as np
+
+from keras_vit.export import litert, saved_model
+from keras_vit.export.graph import OUTPUTS
+from keras_vit.export.quantize import MODES
+
+
+def main() -> int:
+    """Exports a .keras file; prints the report, or one line that says what is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m keras_vit.export", description=__doc__)
+    parser.add_argument("model", help="a .keras file of this package")
+    parser.add_argument("path", help="the .tflite file or SavedModel folder to write")
+    parser.add_argument("--format", choices=("litert", "tf_saved_model"), default="litert")
+    parser.add_argument("--quantize", choices=MODES, default="float32")
+    parser.add_argument("--batch", type=int, default=1, help="images in one run, 0 for resizable")
+    parser.add_argument("--output", choices=OUTPUTS, default="probabilities")
+    parser.add_argument("--images", help=".npy file with images to compare on")
+    parser.add_argument("--force", action="store_true", help="replace an earlier export")
+    args = parser.parse_args()
+    try:
+        import keras
+
+        model = keras.saving.load_model(args.model, compile=False)
+        shared = {
+            "images": np.load(args.images, allow_pickle=False) if args.images else None,
+            "force": args.force,
+        }
+        if args.format == "tf_saved_model":
+            report = saved_model(model, args.path, **shared)
+        else:
+            report = litert(
+                model,
+                args.path,
+                quantize=None if args.quantize == "float32" else args.quantize,
+                batch=args.batch or None,
+                output=args.output,
+                **shared,
+            )
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        print("error:", " ".join(str(error).split()), file=sys.stderr)
+        return 1
+    print(report.to_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Running exported files: one object for a SavedModel folder and for a .tflite file."""
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.export.report import Report
+
+Outputs = dict[str, np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class Artifact:
+    """An exported model that can be run.
+
+    Attributes:
+        path: the file or folder.
+        format: `litert` or `tf_saved_model`.
+        input_shape: (B, H, W, C) of `serving_default`; None is any size.
+        outputs: names of what `run` returns.
+        run: preprocessed float32 images (B, H, W, C) -> outputs by name, for any B.
+        report: what lies beside the artifact, None where nothing does.
+    """
+
+    path: Path
+    format: str
+    input_shape: tuple[int | None, ...]
+    outputs: tuple[str, ...]
+    run: Callable[[np.ndarray], Outputs]
+    report: Report | None = None
+
+    def predict(self, images: Any) -> np.ndarray:
+        """Preprocessed float images (B, H, W, C) -> probabilities (B, classes).
+
+        Raises:
+            ValueError: the images have the wrong shape or type, or the artifact has no classes.
+        """
+        outputs = self.run(self.checked(images))
+        if "probabilities" in outputs:
+            return outputs["probabilities"]
+        if "logits" in outputs:
+            return _activate(outputs["logits"], self.report)
+        if len(outputs) == 1 and "features" not in outputs:
+            return next(iter(outputs.values()))  # a file of someone else, taken as it is
+        raise ValueError(
+            f"{self.path} gives {list(outputs)}, which are no probabilities: use run(images), or "
+            f"export again with output='probabilities'."
+        )
+
+    def checked(self, images: Any) -> np.ndarray:
+        """The images as float32, or a ValueError that says what is wrong with them."""
+        images = np.asarray(images)
+        expected = self.input_shape[1:]
+        fits = images.ndim == 4 and all(
+            want is None or want == got
+            for want, got in zip(expected, images.shape[1:], strict=True)
+        )
+        if not fits or not np.issubdtype(images.dtype, np.floating):
+            raise ValueError(
+                f"{self.path} takes preprocessed float images of shape (batch, "
+                f"{', '.join(map(str, expected))}), got {images.dtype} of shape {images.shape}: pass "
+                f"8-bit images through model.preprocessor first."
+            )
+        return np.ascontiguousarray(images, np.float32)
+
+
+def open_artifact(path: str | Path, *, threads: int = 1) -> Artifact:
+    """Opens a SavedModel folder or a .tflite file for running.
+
+    Args:
+        path: what an export of this package (or, for .tflite, of any other) wrote.
+        threads: threads of the LiteRT runtime; a SavedModel runs with TensorFlow's.
+
+    Raises:
+        FileNotFoundError: nothing is there.
+        ValueError: it is neither kind.
+        RuntimeError: no runtime is installed.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist: expected a SavedModel folder or a .tflite file."
+        )
+    report = None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        report = Report.read(path)  # anything else that lies there under this name is not ours
+    if path.is_dir() and (path / "saved_model.pb").is_file():
+        return _open_saved_model(path, report)
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(8)[4:] == b"TFL3":
+                return _open_litert(path, threads, report)
+    raise ValueError(
+        f"{path} is neither a SavedModel folder (saved_model.pb inside) nor a .tflite file: export "
+        f"the model first with keras_vit.export."
+    )
+
+
+def interpreter(path: str | Path, threads: int = 1) -> Any:
+    """A LiteRT interpreter from `ai_edge_litert`, or from TensorFlow where that is not installed.
+
+    Raises:
+        RuntimeError: neither is installed.
+    """
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError:
+        try:
+            from tensorflow.lite import Interpreter  # pyright: ignore[reportMissingImports]
+        except ImportError:
+            raise RuntimeError(
+                "running a .tflite file needs the package ai-edge-litert or tensorflow: install one "
+                "of them, for example with pip install ai-edge-litert."
+            ) from None
+    with warnings.catch_warnings():
+        # TensorFlow's own interpreter says that it is deprecated; it is the fallback on purpose.
+        warnings.filterwarnings("ignore", message=".*tf.lite.Interpreter is deprecated")
+        return Interpreter(model_path=str(path), num_threads=threads)
+
+
+def _open_litert(path: Path, threads: int, report: Report | None) -> Artifact:
+    runtime = interpreter(path, threads)
+    signatures = runtime.get_signature_list()
+    if not signatures:
+        raise ValueError(f"{path} has no signature: convert it again from a SavedModel signature.")
+    key = "serving_default" if "serving_default" in signatures else next(iter(signatures))
+    runner = runtime.get_signature_runner(key)
+    (name, details), *others = runner.get_input_details().items()
+    if others:
+        raise ValueError(f"{path} has {1 + len(others)} inputs, expected one batch of images.")
+    shape = tuple(None if size < 0 else int(size) for size in details["shape_signature"])
+
+    def run(images: np.ndarray) -> Outputs:
+        if shape[0] is None:
+            return runner(**{name: images})
+        # A fixed batch cannot be resized once XNNPACK has taken over, so larger ones are cut into
+        # pieces and the last piece is filled up with copies of its last image.
+        found = []
+        for start in range(0, len(images), shape[0]):
+            piece = images[start : start + shape[0]]
+            missing = shape[0] - len(piece)
+            filled = np.concatenate([piece, np.repeat(piece[-1:], missing, axis=0)])
+            outputs = runner(**{name: filled})
+            found.append({n: y[: len(piece)] for n, y in outputs.items()})
+        return {n: np.concatenate([part[n] for part in found]) for n in signatures[key]["outputs"]}
+
+    return Artifact(path, "litert", shape, tuple(signatures[key]["outputs"]), run, report)
+
+
+def _open_saved_model(path: Path, report: Report | None) -> Artifact:
+    try:
+        import tensorflow as tf
+    except ImportError:
+        raise RuntimeError(
+            'running a SavedModel needs TensorFlow: pip install "keras-vit-zoo[tf]".'
+        ) from None
+    loaded = tf.saved_model.load(str(path))
+    with contextlib.suppress(KeyError):
+        signature = loaded.signatures["serving_default"]  # pyright: ignore[reportAttributeAccessIssue]
+        (name, spec), *_ = signature.structured_input_signature[1].items()
+
+        def run(images: np.ndarray, loaded=loaded) -> Outputs:
+            # `loaded` is named here because a signature alone does not keep its variables alive.
+            return {n: y.numpy() for n, y in signature(**{name: tf.constant(images)}).items()}
+
+        outputs = tuple(signature.structured_outputs)
+        return Artifact(path, "tf_saved_model", tuple(spec.shape), outputs, run, report)
+    raise ValueError(f"{path} has no signature serving_default: export it with keras_vit.export.")
+
+
+def _activate(logits: np.ndarray, report: Report | None) -> np.ndarray:
+    spec = report.source["spec"] if report else {}
+    if spec.get("classifier_activation") == "sigmoid":
+        return 1.0 / (1.0 + np.exp(-logits))
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)

@@ -1,0 +1,85 @@
+"""What both exporters need of a model: float32, its outputs by name, where it comes from."""
+
+from typing import Any
+
+OUTPUTS = ("probabilities", "logits", "features")
+
+
+def check_backend() -> None:
+    """Exports need TensorFlow underneath Keras.
+
+    Raises:
+        RuntimeError: this process runs another backend, or TensorFlow is not installed.
+    """
+    import keras
+
+    backend = keras.backend.backend()
+    if backend != "tensorflow":
+        raise RuntimeError(
+            f"exports are made by TensorFlow, and this process runs KERAS_BACKEND={backend}: call "
+            f"keras_vit.export.in_tensorflow_process(model, path, ...), which starts a process of "
+            f"its own for it, or save the model and run `keras-vit export`."
+        )
+
+
+def check_model(model: Any) -> None:
+    """Refuses what is no model of this package, with a TypeError."""
+    if not hasattr(model, "spec") or not hasattr(model.spec, "num_params"):
+        raise TypeError(
+            f"only models of this package can be exported here, got {type(model).__name__}: use "
+            f"Keras's own model.export for other models."
+        )
+
+
+def float32_model(model: Any) -> tuple[Any, str | None]:
+    """(the model, or a float32 copy of one that computes in another type; a note in that case).
+
+    Half precision on a server's CPU or on a phone is slower and less exact than float32; the
+    exporters quantise from float32 instead.
+    """
+    policy = model.get_config()["dtype"]
+    if policy == "float32":
+        return model, None
+    copy = type(model)(model.spec, card=model.card, name=model.name, dtype="float32")
+    values = {variable.path: variable for variable in model.weights}
+    for variable in copy.weights:
+        variable.assign(values[variable.path])
+    return (
+        copy,
+        f"exported from a float32 copy of the {policy} model, which is what it is compared with.",
+    )
+
+
+def named_outputs(model: Any) -> Any:
+    """A Keras model from the same input to a dict with `features` and, where there is a head,
+    `logits` and `probabilities`; it shares the weights."""
+    import keras
+
+    tensors = {"features": model.endpoints["pre_logits"]}
+    if model.spec.num_classes:
+        tensors["logits"] = model.endpoints["logits"]
+        if model.spec.classifier_activation:
+            tensors["probabilities"] = model.endpoints["probabilities"]
+        else:
+            tensors["probabilities"] = keras.ops.softmax(tensors["logits"])
+    return keras.Model(model.inputs[0], tensors, name=f"{model.name}_outputs")
+
+
+def source(model: Any) -> dict[str, Any]:
+    """What a report says of the model."""
+    return {
+        "spec": model.spec.to_dict(),
+        "card": model.card.to_dict() if model.card else None,
+        "dtype": model.get_config()["dtype"],
+        "num_params": model.spec.num_params,
+    }
+
+
+def notes(model: Any, *more: str | None) -> tuple[str, ...]:
+    """The sentences given, and one when the head means nothing."""
+    found = [note for note in more if note]
+    if model.spec.num_classes and not model.has_usable_head:
+        found.append(
+            "the head is all zeros, so logits and probabilities mean nothing: fine-tune first."
+        )
+    return tuple(found)

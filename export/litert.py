@@ -1,0 +1,175 @@
+"""LiteRT (.tflite) for phones: one signature, fixed batch, builtin operations only."""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.export import flatbuffer, graph, verify
+from keras_vit.export.artifact import Artifact, open_artifact
+from keras_vit.export.output import check_output, put_in_place, workplace
+from keras_vit.export.quantize import MODES, quantized
+from keras_vit.export.report import DELEGATE_NOTE, Report, versions
+from keras_vit.export.size import LIMIT, check_size, estimated_size
+
+SIGNATURE = "serving_default"
+RESIZABLE_NOTE = (
+    "the batch can be resized at run time; the shape operations this needs split the graph into "
+    "many partitions, so batch=1 is faster on phones."
+)
+
+
+def litert(
+    model: Any,
+    path: str | Path,
+    *,
+    quantize: str | None = None,
+    batch: int | None = 1,
+    output: str = "probabilities",
+    images: Any = None,
+    force: bool = False,
+) -> Report:
+    """Exports a model as a .tflite file, runs it, compares it with the model, and reports.
+
+    Args:
+        model: a VisionModel.
+        path: the file to write; the report goes to `<path>.json`.
+        quantize: None for float32, `float16` (half the size, same speed) or `dynamic_int8` (a
+            quarter of the size, about twice as fast on CPUs; try it first for phones).
+        batch: images in one run. The file is then not resizable; None makes one that is, at the
+            price of shape operations.
+        output: `probabilities`, `logits`, or `features` (before the head).
+        images: to compare on: uint8 images (B, h, w, C) or preprocessed floats (B, H, W, C); None
+            makes seeded synthetic ones.
+        force: replace an earlier export.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong; the file would exceed 2 GiB.
+        FileExistsError, OSError: the output exists or cannot be written.
+        RuntimeError: Keras does not run on TensorFlow.
+        ExportError: conversion fails, or the file does not do what the model does.
+    """
+    mode = quantize or "float32"
+    check_options(mode, batch, output)
+    graph.check_model(model)
+    check_size(model.spec, mode)
+    path = check_output(path, force=force, folder=False)
+    if output != "features" and not model.spec.num_classes:
+        raise ValueError(f"this model has no head, so no {output}: use output='features'.")
+    graph.check_backend()
+    inputs, synthetic = verify.model_inputs(model, images)
+    float_copy, note = graph.float32_model(model)
+    outputs = graph.named_outputs(float_copy)
+    reference = verify.run_in_chunks(lambda x: {output: outputs(x, training=False)[output]}, inputs)
+
+    with workplace(path) as folder:
+        made, base = folder / path.name, folder / "float32.tflite"
+        base.write_bytes(convert(outputs, output, batch, estimated_size(model.spec, "float32")))
+        made.write_bytes(
+            base.read_bytes() if mode == "float32" else quantized(base.read_bytes(), mode)
+        )
+        artifact = open_artifact(made)
+        found = verify.run_in_chunks(artifact.run, inputs)
+        comparison = verify.compare(
+            output, reference[output], found[output], mode, synthetic=synthetic, what=str(path)
+        )
+        operations, weights = flatbuffer.operations(made)
+        partitions, undelegated = flatbuffer.delegation(made)
+        if flex := [name for name in operations if name.startswith("Flex")]:
+            raise verify.ExportError(
+                f"{path} would need TensorFlow operations {flex}; nothing was written."
+            )
+        one = inputs[:1] if batch is None else np.repeat(inputs[:1], batch, axis=0)
+        baseline = None
+        if mode != "float32":
+            runtime = open_artifact(base)
+            latency = verify.measure_latency(lambda: runtime.run(one), threads=1)
+            baseline = {"size": base.stat().st_size, "latency": vars(latency)}
+        report = Report(
+            format="litert",
+            mode=mode,
+            artifact=path.name,
+            size=made.stat().st_size,
+            source=graph.source(model),
+            class_names=model.class_names,
+            versions=versions(),
+            signatures=_signatures(artifact, output, found[output], batch),
+            operations=operations,
+            comparisons={SIGNATURE: comparison},
+            latency=verify.measure_latency(lambda: artifact.run(one), threads=1),
+            weights=weights,
+            partitions=partitions,
+            undelegated=undelegated,
+            baseline=baseline,
+            notes=graph.notes(
+                float_copy,
+                note,
+                RESIZABLE_NOTE if batch is None else None,
+                f"latency is that of one run with {batch} images." if batch and batch > 1 else None,
+                DELEGATE_NOTE,
+            ),
+        )
+        put_in_place(made, path, report)
+    return report
+
+
+def check_options(mode: str, batch: int | None, output: str) -> None:
+    """Refuses options that do not exist, with a ValueError."""
+    if mode not in MODES:
+        raise ValueError(f"quantize must be None, 'float16' or 'dynamic_int8', got {mode!r}.")
+    if output not in graph.OUTPUTS:
+        raise ValueError(f"output must be one of {list(graph.OUTPUTS)}, got {output!r}.")
+    if batch is not None and (not isinstance(batch, int) or batch < 1):
+        raise ValueError(
+            f"batch must be a positive number, or None for a resizable file, got {batch!r}."
+        )
+
+
+def convert(outputs: Any, output: str, batch: int | None, expected_size: int) -> bytes:
+    """The float32 .tflite of one named output, from a temporary SavedModel with one signature.
+
+    Args:
+        outputs: a Keras model with a dict of outputs, as `graph.named_outputs` makes it.
+        output: the one to keep, under this name; the converter drops the rest.
+        batch: images in one run, or None.
+        expected_size: bytes; beyond 2 GiB weights are stored after the flatbuffer.
+
+    Raises:
+        ExportError: the converter refuses the graph.
+    """
+    import keras
+    import tensorflow as tf
+
+    shape = (batch, *outputs.inputs[0].shape[1:])
+    archive = keras.export.ExportArchive()
+    archive.track(outputs)
+    archive.add_endpoint(
+        SIGNATURE,
+        lambda images: {output: outputs(images, training=False)[output]},
+        [tf.TensorSpec(shape, tf.float32, name="images")],
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        archive.write_out(folder, verbose=False)
+        converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[SIGNATURE])
+        # Without TensorFlow's own operations among them, a graph that needs one fails here rather
+        # than on the phone.
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
+        converter._experimental_use_buffer_offset = expected_size > LIMIT
+        try:
+            return converter.convert()
+        except Exception as error:
+            first = str(error).strip().split("\n")[0]
+            raise verify.ExportError(f"the converter refused the model: {first}") from error
+
+
+def _signatures(
+    artifact: Artifact, output: str, found: np.ndarray, batch: int | None
+) -> dict[str, Any]:
+    inputs = {"images": [list(artifact.input_shape), "float32"]}
+    return {
+        SIGNATURE: {
+            "inputs": inputs,
+            "outputs": {output: [[batch, *found.shape[1:]], str(found.dtype)]},
+        }
+    }

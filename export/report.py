@@ -1,0 +1,183 @@
+"""What was exported, from what, how it compares with the Keras model, how large and how fast it is."""
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+DELEGATE_NOTE = (
+    "partitions and undelegated operations are those of the CPU delegate XNNPACK on this machine; "
+    "GPU and NPU delegates were not tried."
+)
+PACKAGES = ("keras", "tensorflow", "ai-edge-litert", "ai-edge-quantizer", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One output of the artifact against the same output of the Keras model.
+
+    Attributes:
+        output: `probabilities`, `logits` or `features`.
+        images: how many were run.
+        synthetic: True when no images were given and seeded ones were made.
+        largest_error: largest absolute difference of one number.
+        mean_error: mean absolute difference.
+        relative_error: root mean square of the differences, over the standard deviation of the
+            Keras outputs; unlike the absolute errors it does not depend on how sharp they are.
+        agreement: share of images with the same top-1 class; None where there are no classes.
+        bound: `(name of an error above, largest value that passes)`.
+    """
+
+    output: str
+    images: int
+    synthetic: bool
+    largest_error: float
+    mean_error: float
+    relative_error: float
+    agreement: float | None
+    bound: tuple[str, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Latency:
+    """Time of one image on the machine that exported, in milliseconds.
+
+    Attributes:
+        median_ms: the median run.
+        low_ms, high_ms: the fastest and the slowest tenth begin here.
+        runs: timed runs, after a warm-up.
+        threads: threads of the runtime; None where TensorFlow decides.
+    """
+
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    runs: int
+    threads: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """The report that lies beside every artifact.
+
+    Attributes:
+        format: `litert` or `tf_saved_model`.
+        mode: `float32`, `float16` or `dynamic_int8`.
+        artifact: name of the file or folder.
+        size: bytes of the file, or of all files of the folder.
+        source: `spec`, `card` (None for a model without one), `dtype` and `num_params`.
+        class_names: names of the outputs in order.
+        versions: of Python and the packages that took part.
+        signatures: name -> `{"inputs": {name: [shape, dtype]}, "outputs": {...}}`; None in a
+            shape is any size.
+        operations: how often each operation occurs.
+        weights: bytes of constants by type (LiteRT).
+        partitions: pieces that XNNPACK took over (LiteRT); None where unknown.
+        undelegated: operations that XNNPACK left to the plain kernels (LiteRT).
+        comparisons: signature -> comparison with the Keras model.
+        latency: of `serving_default` with one image.
+        baseline: `size` and `latency` of the float32 file that a smaller mode was made from.
+        notes: sentences a user should know.
+    """
+
+    format: str
+    mode: str
+    artifact: str
+    size: int
+    source: dict[str, Any]
+    class_names: tuple[str, ...]
+    versions: dict[str, str]
+    signatures: dict[str, Any]
+    operations: dict[str, int]
+    comparisons: dict[str, Comparison]
+    latency: Latency
+    weights: dict[str, int] = dataclasses.field(default_factory=dict)
+    partitions: int | None = None
+    undelegated: dict[str, int] = dataclasses.field(default_factory=dict)
+    baseline: dict[str, Any] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def comparison(self) -> Comparison:
+        """The comparison of `serving_default`."""
+        return self.comparisons["serving_default"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, as they are written to JSON."""
+        return json.loads(json.dumps(dataclasses.asdict(self)))
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Report":
+        """Rebuilds a report from `to_dict()`."""
+        values = dict(values)
+        values["comparisons"] = {
+            name: Comparison(**{**c, "bound": tuple(c["bound"])})
+            for name, c in values["comparisons"].items()
+        }
+        values["latency"] = Latency(**values["latency"])
+        for field in ("class_names", "notes"):
+            values[field] = tuple(values[field])
+        return cls(**values)
+
+    @classmethod
+    def read(cls, artifact: str | Path) -> "Report":
+        """The report beside an artifact.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return cls.from_dict(json.loads(report_path(artifact).read_text("utf-8")))
+
+    def to_json(self) -> str:
+        """The text of the report file."""
+        return json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n"
+
+    def to_text(self) -> str:
+        """A few lines for people."""
+        time, lines = (
+            self.latency,
+            [f"{self.artifact}: {self.format} {self.mode}, {_size(self.size)}"],
+        )
+        if self.baseline:
+            lines[0] += f" (float32: {_size(self.baseline['size'])})"
+        for name, c in self.comparisons.items():
+            agreement = "" if c.agreement is None else f", top-1 agreement {c.agreement:.1%}"
+            kind = "synthetic images" if c.synthetic else "images"
+            lines.append(
+                f"  {name}: {c.output} of {c.images} {kind}, largest error {c.largest_error:.1e}, "
+                f"mean {c.mean_error:.1e}{agreement}"
+            )
+        threads = "default threads" if time.threads is None else f"{time.threads} thread(s)"
+        latency = f"{time.median_ms:.2f} ms ({time.low_ms:.2f} to {time.high_ms:.2f}), {threads}"
+        if self.baseline:
+            latency += f"; float32: {self.baseline['latency']['median_ms']:.2f} ms"
+        lines.append(f"  one image: {latency}")
+        if self.partitions is not None:
+            left = ", ".join(f"{n} {name}" for name, n in self.undelegated.items()) or "none"
+            lines.append(
+                f"  XNNPACK partitions: {self.partitions}, operations left outside: {left}"
+            )
+        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+
+
+def report_path(artifact: str | Path) -> Path:
+    """Where the report of an artifact lies: `<file>.json`, or `<folder>/report.json`."""
+    artifact = Path(artifact)
+    return artifact / "report.json" if artifact.is_dir() else Path(f"{artifact}.json")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of this package and of what takes part in exports."""
+    found = {"python": platform.python_version()}
+    for package in ("keras-vit-zoo", *PACKAGES):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _size(number: int) -> str:
+    return f"{number / 1e6:.2f} MB"

@@ -1,0 +1,154 @@
+"""Every export is run and compared with the Keras model before it is declared good."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from keras_vit.export.report import Comparison, Latency
+
+# What an artifact may differ by, and the measure it is judged by. Measured on ViT-Ti/16 at 224 and
+# on 28-pixel models of 1, 2 and 4 blocks with sharpened random heads: float32 1.4e-6 largest;
+# float16 5e-4 to 1.8e-3 relative; dynamic int8 2.1e-2 to 3.2e-2 relative. A wrong graph (a norm
+# left out, channels swapped) is off by 0.5 or more, so the margin of about five costs nothing.
+BOUNDS = {
+    "float32": ("largest_error", 1e-4),
+    "float16": ("relative_error", 1e-2),
+    "dynamic_int8": ("relative_error", 0.15),
+}
+AGREEMENT = 0.95
+SYNTHETIC_IMAGES = 16
+CHUNK = 32
+
+
+class ExportError(RuntimeError):
+    """An export failed, or its result does not do what the model does; nothing was written."""
+
+
+def synthetic_images(
+    shape: tuple[int, ...], count: int = SYNTHETIC_IMAGES, seed: int = 0
+) -> np.ndarray:
+    """Seeded uint8 images (count, *shape) that use the whole range and have coarse and fine detail.
+
+    Plain noise would give every patch the same statistics, and so nearly the same tokens.
+    """
+    rng = np.random.default_rng(seed)
+    height, width, channels = shape
+    images = np.zeros((count, *shape))
+    for cells in (2, 4, 8, max(height, width)):
+        patches = rng.normal(size=(count, cells, cells, channels))
+        rows, columns = np.arange(height) * cells // height, np.arange(width) * cells // width
+        images += patches[:, rows][:, :, columns]
+    low = images.min(axis=(1, 2, 3), keepdims=True)
+    high = images.max(axis=(1, 2, 3), keepdims=True)
+    return np.round(255.0 * (images - low) / (high - low)).astype(np.uint8)
+
+
+def model_inputs(model: Any, images: Any) -> tuple[np.ndarray, bool]:
+    """(float32 input of the model, whether it is synthetic).
+
+    Args:
+        model: a VisionModel.
+        images: None for synthetic ones, uint8 images (B, h, w, C) of any size, or a float batch
+            that is preprocessed already.
+
+    Raises:
+        ValueError: the images do not fit the model.
+    """
+    from keras_vit.layers.preprocessor import preprocess
+
+    expected = (*model.spec.image_size, model.spec.in_channels)
+    synthetic = images is None
+    if synthetic:
+        images = synthetic_images(expected)
+    images = np.asarray(images)
+    if images.dtype == np.uint8 and images.ndim == 4 and images.shape[-1] == expected[-1]:
+        images = preprocess(images, model.spec.image_size, model.preprocessing, np)
+    if (
+        images.shape[1:] != expected
+        or not len(images)
+        or not np.issubdtype(images.dtype, np.floating)
+    ):
+        raise ValueError(
+            f"images to compare on must be uint8 of any size or preprocessed floats of shape (batch, "
+            f"{', '.join(map(str, expected))}), got {images.dtype} of shape {images.shape}."
+        )
+    return images.astype(np.float32), synthetic
+
+
+def run_in_chunks(
+    run: Callable[[np.ndarray], dict[str, Any]], images: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The outputs of `run` for many images, a few at a time so that memory stays small."""
+    parts = [run(images[start : start + CHUNK]) for start in range(0, len(images), CHUNK)]
+    return {name: np.concatenate([np.asarray(p[name]) for p in parts]) for name in parts[0]}
+
+
+def compare(
+    output: str, reference: np.ndarray, found: np.ndarray, mode: str, *, synthetic: bool, what: str
+) -> Comparison:
+    """Compares outputs and returns the numbers, or raises when they are beyond the mode's bound.
+
+    Args:
+        output: `probabilities`, `logits` or `features`.
+        reference, found: what the Keras model and the artifact give, (B, ...).
+        mode: a key of `BOUNDS`.
+        synthetic: whether the images are made up. Top-1 is then reported and not judged: classes
+            of such images can be ties, which says nothing about the export.
+        what: names the artifact and signature in the error.
+
+    Raises:
+        ExportError: an error is beyond its bound, not finite, or top-1 agreement on given images
+            is below 0.95.
+    """
+    if reference.shape != found.shape:
+        raise ExportError(f"{what} gives shape {found.shape}, the Keras model {reference.shape}.")
+    difference = np.abs(found.astype(np.float64) - reference)
+    spread = max(float(reference.std()), 1e-6)  # an all-zero head gives a constant
+    agreement = None
+    if output != "features":
+        agreement = float((found.argmax(-1) == reference.argmax(-1)).mean())
+    measure, bound = BOUNDS[mode]
+    if measure == "largest_error":
+        # Probabilities are at most 1; float32 rounding of larger numbers grows with them.
+        bound *= max(1.0, float(np.abs(reference).max()))
+    result = Comparison(
+        output=output,
+        images=len(reference),
+        synthetic=synthetic,
+        largest_error=float(difference.max()),
+        mean_error=float(difference.mean()),
+        relative_error=float(np.sqrt((difference**2).mean())) / spread,
+        agreement=agreement,
+        bound=(measure, bound),
+    )
+    value = getattr(result, measure)
+    if not value <= bound:  # also catches NaN
+        raise ExportError(
+            f"{what} differs from the Keras model: {measure.replace('_', ' ')} of {output} is "
+            f"{value:.2g}, expected at most {bound:.2g} for {mode}; nothing was written."
+        )
+    if agreement is not None and not synthetic and agreement < AGREEMENT:
+        raise ExportError(
+            f"{what} gives the same top-1 class as the Keras model for only {agreement:.1%} of "
+            f"{len(reference)} images, expected {AGREEMENT:.0%}: use a mode closer to float32 than "
+            f"{mode}, or compare on more images; nothing was written."
+        )
+    return result
+
+
+def measure_latency(
+    run: Callable[[], Any], threads: int | None, runs: int = 30, seconds: float = 1.5
+):
+    """Times a call: 3 warm-up runs, then up to `runs` within about `seconds`, at least 5."""
+    times = []
+    for _ in range(3):
+        run()
+    end = time.perf_counter() + seconds
+    while len(times) < 5 or (len(times) < runs and time.perf_counter() < end):
+        start = time.perf_counter()
+        run()
+        times.append(1e3 * (time.perf_counter() - start))
+    low, median, high = np.percentile(times, (10, 50, 90))
+    return Latency(float(median), float(low), float(high), len(times), threads)
