@@ -223,7 +223,11 @@ def spec_of(source: Arrays, *, image_size: tuple[int, int] | None = None) -> ViT
     """The architecture a file tells of itself, for checkpoints that no card describes.
 
     Pooling cannot be read off weights alone: with a class token it is taken to be `token`, with an
-    attention head `map`, else `gap`.
+    attention head `map`, else `gap`. Tables of positions are taken to be square where they can be.
+
+    Args:
+        source: as in `load_weights`.
+        image_size: for files without a table, or whose table is not square.
 
     Raises:
         ValueError: no position table, so that `image_size` must be given; or no such network.
@@ -238,11 +242,15 @@ def spec_of(source: Arrays, *, image_size: tuple[int, int] | None = None) -> ViT
         raise ValueError(f"{source} is no plain Vision Transformer: it lacks {missing}.")
     height, width, channels, size = found["embedding/kernel"].shape
     table = found.get("posembed_input/table")
-    if image_size is None:
-        if table is None:
-            raise ValueError(f"{source} has no position table: give image_size.")
-        grid, _ = infer_grid(table.shape[1])
-        image_size = (grid[0] * height, grid[1] * width)
+    if table is None and image_size is None:
+        raise ValueError(f"{source} has no position table: give image_size.")
+    if table is not None:
+        try:
+            grid, _ = infer_grid(table.shape[1])
+            image_size = (grid[0] * height, grid[1] * width)
+        except ValueError:  # not square, so only the caller can know
+            if image_size is None:
+                raise
     representation = found.get("pre_logits/kernel")
     head = found.get("head/kernel")
     return ViTSpec(

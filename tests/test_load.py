@@ -1,0 +1,375 @@
+"""`load`, `build`, `save_weights_as`: what a user calls, on files in the real layout."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.spec import ViTSpec
+from keras_vit.zoo.formats import google_npz
+from keras_vit.zoo.variants import VARIANTS
+
+ORACLES = Path(__file__).parent / "oracles"
+TINY = ViTSpec(24, 40, 3, 2, 8, image_size=32, num_classes=10)
+
+
+def random_model(spec, seed=0):
+    """Every weight random, the head included, so that nothing is hidden behind zeros."""
+    model = keras_vit.VisionModel(spec)
+    rng = np.random.default_rng(seed)
+    for v in model.weights:
+        v.assign(0.1 * rng.standard_normal(tuple(v.shape)).astype(np.float32))
+    return model
+
+
+def weights(model):
+    return {v.path: keras.ops.convert_to_numpy(v) for v in model.weights}
+
+
+@pytest.fixture
+def tiny_file(tmp_path):
+    path = tmp_path / "tiny.npz"
+    google_npz.save_weights(random_model(TINY), path)
+    return path
+
+
+def test_a_lone_file_loads_by_its_path(tiny_file):
+    model = keras_vit.load(str(tiny_file))
+    assert model.spec == TINY
+    for path, value in weights(random_model(TINY)).items():
+        np.testing.assert_array_equal(weights(model)[path], value)
+
+
+@pytest.mark.case("L09", "L15")
+def test_num_classes_decides_about_the_head(tiny_file):
+    own = weights(random_model(TINY))
+    for num_classes, width in ((None, 10), (10, 10), (0, 24), (6, 6)):
+        model = keras_vit.load(tiny_file, num_classes=num_classes)
+        assert model.output_shape == (None, width)
+        for path, value in weights(model).items():
+            if not path.startswith("head/"):
+                np.testing.assert_array_equal(value, own[path])
+        if num_classes == 6:
+            assert not np.any(weights(model)["head/kernel"])
+    fresh = keras_vit.load(tiny_file, num_classes=10, new_head=True)
+    assert not np.any(weights(fresh)["head/kernel"])
+
+
+@pytest.mark.case("L15", "L27")
+def test_features_are_the_class_token_after_the_last_norm(tiny_file):
+    model = keras_vit.load(tiny_file, num_classes=0)
+    x = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
+    encoded = keras.ops.convert_to_numpy(model.features("encoded")(x))
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(x)), encoded[:, 0])
+
+
+@pytest.mark.case("L03")
+def test_pre_logits_stay_with_their_head_and_go_with_a_new_one(tmp_path):
+    spec = dataclasses.replace(TINY, representation_size=24)
+    google_npz.save_weights(random_model(spec), tmp_path / "rep.npz")
+    kept = keras_vit.load(tmp_path / "rep.npz")
+    x = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
+    cls = keras.ops.convert_to_numpy(kept.features("encoded")(x))[:, 0].astype(np.float64)
+    w = weights(kept)
+    expected = np.tanh(cls @ w["pre_logits/kernel"] + w["pre_logits/bias"])
+    found = keras.ops.convert_to_numpy(kept.features("pre_logits")(x))
+    np.testing.assert_allclose(found, expected, atol=1e-5)  # float32 sums of 24 terms
+    dropped = keras_vit.load(tmp_path / "rep.npz", num_classes=7)
+    assert dropped.spec.representation_size is None and "pre_logits/kernel" not in weights(dropped)
+
+
+@pytest.mark.case("L02")
+def test_a_head_of_zeros_says_so_and_classifies_nothing(tmp_path):
+    model = random_model(TINY)
+    model.get_layer("head").kernel.assign(np.zeros((24, 10), np.float32))
+    google_npz.save_weights(model, tmp_path / "zero.npz")
+    with pytest.warns(UserWarning, match="no usable head"):
+        loaded = keras_vit.load(tmp_path / "zero.npz")
+    assert loaded.has_usable_head is False
+    with pytest.raises(ValueError, match="no usable head"):
+        loaded.predict_images(np.zeros((32, 32, 3), np.uint8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        keras_vit.load(tmp_path / "zero.npz", num_classes=4)
+        keras_vit.load(tmp_path / "zero.npz", num_classes=0)
+
+
+@pytest.mark.case("R04", "R10")
+def test_another_resolution_resizes_the_table_and_warns(tiny_file):
+    with pytest.warns(UserWarning, match=r"4x4 patches .* 6x8: accuracy drops"):
+        model = keras_vit.load(tiny_file, image_size=(48, 64))
+    table = weights(model)["posembed_input/table"]
+    assert table.shape == (1, 1 + 48, 24)
+    own = weights(random_model(TINY))["posembed_input/table"]
+    np.testing.assert_array_equal(table[:, :1], own[:, :1])
+    corners = table[0, 1:].reshape(6, 8, 24)[[0, 0, -1, -1], [0, -1, 0, -1]]
+    expected = own[0, 1:].reshape(4, 4, 24)[[0, 0, -1, -1], [0, -1, 0, -1]]
+    np.testing.assert_allclose(corners, expected, atol=1e-7)  # aligned corners, one rounding
+
+
+def test_another_number_of_channels_keeps_grey_images(tiny_file):
+    grey = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 1)).astype(np.float32)
+    rgb = keras_vit.load(tiny_file)
+    one = keras_vit.load(tiny_file, in_channels=1)
+    six = keras_vit.load(tiny_file, in_channels=6)
+    expected = keras.ops.convert_to_numpy(rgb(np.repeat(grey, 3, -1)))
+    # The kernels are summed in another order: float32 rounding of 192 terms.
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(one(grey)), expected, atol=1e-4)
+    found = keras.ops.convert_to_numpy(six(np.repeat(grey, 6, -1)))
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.case("L13")
+def test_a_file_and_random_weights_touch_no_network(tiny_file, monkeypatch):
+    import socket
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("the network was touched")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert keras_vit.load(tiny_file).spec == TINY
+    assert keras_vit.load("ViT-Ti/16", weights=None, image_size=32).spec.image_size == (32, 32)
+
+
+@pytest.mark.case("L10")
+def test_weights_that_are_not_here_raise_and_never_give_a_random_model(monkeypatch, tmp_path):
+    monkeypatch.delenv("KERAS_VIT_MIRROR", raising=False)
+    with pytest.raises(FileNotFoundError, match="KERAS_VIT_MIRROR") as caught:
+        keras_vit.load("ViT-B/16", cache_dir=tmp_path)
+    assert "augreg/B_16" in str(caught.value) and str(tmp_path) in str(caught.value)
+    with pytest.raises(ValueError, match="never released"):
+        keras_vit.load("ViT-G/14")
+
+
+@pytest.mark.case("L04")
+def test_a_file_of_another_network_names_what_differs(tiny_file):
+    with pytest.raises(ValueError, match=r"hidden_size 24 instead of 192"):
+        keras_vit.load("ViT-Ti/16", weights=tiny_file)
+
+
+def test_names_files_and_tags_do_not_mix(tiny_file):
+    with pytest.raises(ValueError, match="leave weights= out"):
+        keras_vit.load(tiny_file, weights="augreg_in21k")
+    with pytest.raises(ValueError, match="names weights already"):
+        keras_vit.load("ViT-B/16@augreg_in21k", weights=str(tiny_file))
+    with pytest.raises(ValueError, match="give the path of a file"):
+        keras_vit.load(TINY)
+    with pytest.raises(ValueError, match="did you mean ViT-B/16"):
+        keras_vit.load("ViT-B/17")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        keras_vit.load("nowhere.npz")
+    with pytest.raises(ValueError, match="fetches nothing"):
+        keras_vit.load("https://example.org/ViT-B_16.npz")
+    with pytest.raises(ValueError, match="takes no tag"):
+        keras_vit.build("ViT-B/16@augreg_in21k")
+
+
+def test_a_spec_takes_a_file_or_random_weights(tiny_file):
+    assert keras_vit.load(TINY, weights=None).card is None
+    model = keras_vit.load(TINY, weights=tiny_file)
+    np.testing.assert_array_equal(
+        weights(model)["head/kernel"], weights(random_model(TINY))["head/kernel"]
+    )
+
+
+def test_build_gives_the_variant_with_random_weights():
+    model = keras_vit.build(
+        "ViT-Ti/16", num_classes=5, image_size=(32, 48), in_channels=1, dropout=0.1
+    )
+    assert model.spec == dataclasses.replace(
+        VARIANTS["ViT-Ti/16"].spec, num_classes=5, image_size=(32, 48), in_channels=1, dropout=0.1
+    )
+    assert np.std(weights(model)["encoderblock_3/mlp/dense1/kernel"]) > 0
+
+
+def test_labels_and_preprocessing_travel_beside_an_npz(tmp_path):
+    model = random_model(dataclasses.replace(TINY, num_classes=2, pool="gap"))
+    model.card = keras_vit.Card(
+        "mine", "v1", num_classes=2, class_names=("cat", "dög"),
+        preprocessing=keras_vit.Preprocessing(mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 6.0)),
+    )  # fmt: skip
+    path = keras_vit.save_weights_as(model, tmp_path / "mine.npz")
+    back = keras_vit.load(path)
+    assert back.class_names == ("cat", "dög") and back.spec == model.spec
+    assert back.preprocessing == model.preprocessing
+    with pytest.raises(FileExistsError, match="force=True"):
+        keras_vit.save_weights_as(model, path)
+    keras_vit.save_weights_as(model, path, force=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine.json", "mine.npz"]
+    (tmp_path / "mine.json").write_text("{")
+    with pytest.raises(ValueError, match="does not describe"):
+        keras_vit.load(path)
+
+
+def test_save_refuses_what_it_cannot_write(tmp_path):
+    model = random_model(TINY)
+    with pytest.raises(ValueError, match="google_npz"):
+        keras_vit.save_weights_as(model, tmp_path / "x.pt", format="torch")
+    with pytest.raises(OSError, match="no folder that can be written"):
+        keras_vit.save_weights_as(model, tmp_path / "missing" / "x.npz")
+
+
+def test_a_keras_file_loads_as_data_and_takes_the_same_arguments(tmp_path):
+    model = random_model(TINY)
+    model.save(tmp_path / "m.keras")
+    same = keras_vit.load(tmp_path / "m.keras")
+    x = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(same(x)), keras.ops.convert_to_numpy(model(x))
+    )
+    other = keras_vit.load(tmp_path / "m.keras", num_classes=3, image_size=48)
+    assert other.output_shape == (None, 3) and other.spec.image_size == (48, 48)
+    np.testing.assert_array_equal(
+        weights(other)["encoderblock_1/attention/out/kernel"],
+        weights(model)["encoderblock_1/attention/out/kernel"],
+    )
+    half = keras_vit.load(tmp_path / "m.keras", dtype="mixed_bfloat16")
+    assert half.policy.name == "mixed_bfloat16"
+
+
+def test_keras_files_that_are_none_of_ours_are_refused(tmp_path):
+    keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]).save(tmp_path / "s.keras")
+    with pytest.raises(ValueError, match="not a keras_vit model"):
+        keras_vit.load(tmp_path / "s.keras")
+    (tmp_path / "t.keras").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=r"is no \.keras file"):
+        keras_vit.load(tmp_path / "t.keras")
+
+
+def test_keras_files_whose_weights_point_elsewhere_are_refused(tmp_path):
+    import zipfile
+
+    import h5py
+
+    random_model(TINY).save(tmp_path / "m.keras")
+    with zipfile.ZipFile(tmp_path / "m.keras") as archive:
+        archive.extractall(tmp_path / "open")
+    with h5py.File(tmp_path / "open" / "model.weights.h5", "r+") as file:
+        file["stolen"] = h5py.ExternalLink("/etc/hostname", "/")
+    with zipfile.ZipFile(tmp_path / "evil.keras", "w") as archive:
+        for name in ("config.json", "metadata.json", "model.weights.h5"):
+            archive.write(tmp_path / "open" / name, name)
+    with pytest.raises(ValueError, match="link"):
+        keras_vit.load(tmp_path / "evil.keras")
+
+
+def test_list_models_and_card_need_no_keras():
+    code = """
+        import sys
+        import keras_vit
+        assert "ViT-L/16" in keras_vit.list_models()
+        assert "ViT-L/16" in keras_vit.list_models("ViT-L*", family="vit")
+        assert keras_vit.list_models("ViT-L*", family="none") == []
+        assert "ViT-L/16@augreg_in21k" in keras_vit.list_models(pretrained=True)
+        assert keras_vit.list_models(pretrained=False) and "ViT-L/16" not in keras_vit.list_models(pretrained=False)
+        assert keras_vit.card("ViT-L/16").name == "ViT-L/16@augreg_in21k_ft_in1k_384"
+        assert "keras" not in sys.modules and "tensorflow" not in sys.modules, "imported Keras"
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)
+
+
+HEADLINE = """
+import json, os, resource, sys
+import keras, numpy as np
+import keras_vit.zoo.loading
+if keras.backend.backend() == "tensorflow":
+    keras.ops.zeros(1)
+after_imports = int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+import keras_vit
+model = keras_vit.load("ViT-L/16")
+
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({
+    "peak": peak - after_imports,
+    "name": model.card.name,
+    "params": model.count_params(),
+    "kernel": float(keras.ops.convert_to_numpy(model.get_layer("encoderblock_23").mlp.dense2.kernel)[7, 5]),
+    "top": model.predict_images(np.zeros((300, 200, 3), np.uint8), top=2),
+}))
+"""
+
+
+@pytest.mark.tf_only  # the bound is stated for TensorFlow; JAX copies every array once more
+@pytest.mark.timeout(300)
+def test_the_headline_of_the_readme(tmp_path):
+    """`keras_vit.load("ViT-L/16")` on a 1.2 GB file in that card's layout, within 1.3 times its size."""
+    card = keras_vit.card("ViT-L/16")
+    spec = dataclasses.replace(
+        VARIANTS["ViT-L/16"].spec, image_size=card.image_size, num_classes=card.num_classes
+    )
+    path = tmp_path / card.file
+    path.parent.mkdir(parents=True)
+    kernel = write_seeded(path, spec)
+    environment = {**os.environ, "KERAS_VIT_MIRROR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", HEADLINE],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    size = path.stat().st_size
+    path.unlink()
+    assert found["name"] == "ViT-L/16@augreg_in21k_ft_in1k_384"
+    assert found["params"] == 304_715_752
+    assert found["kernel"] == kernel
+    label, index, probability = found["top"][0][0]
+    assert 0 <= index < 1000 and 0 < probability <= 1 and not label.startswith("class ")
+    assert found["peak"] <= 1.3 * size, f"{found['peak'] / size:.2f} times the file"
+
+
+def write_seeded(path: Path, spec: ViTSpec) -> float:
+    """Writes the official layout of a spec, one array at a time; returns one value to look for."""
+    import zipfile
+
+    rng = np.random.default_rng(0)
+    wanted = None
+    with zipfile.ZipFile(path, "w") as archive:
+        for key, shape in official_shapes(spec).items():
+            array = rng.standard_normal(shape, np.float32) * np.float32(0.02)
+            if key == "Transformer/encoderblock_23/MlpBlock_3/Dense_1/kernel":
+                wanted = float(array[7, 5])
+            with archive.open(f"{key}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array)
+    return wanted
+
+
+def official_shapes(spec: ViTSpec) -> dict[str, tuple[int, ...]]:
+    """Key -> shape of a published file, written out here so that it is no copy of the code under test."""
+    d, m, h = spec.hidden_size, spec.mlp_dim, spec.num_heads
+    shapes = {
+        "cls": (1, 1, d),
+        "embedding/kernel": (*spec.patch_size, 3, d),
+        "embedding/bias": (d,),
+        "Transformer/posembed_input/pos_embedding": (1, spec.num_tokens, d),
+        "Transformer/encoder_norm/scale": (d,),
+        "Transformer/encoder_norm/bias": (d,),
+        "head/kernel": (d, spec.num_classes),
+        "head/bias": (spec.num_classes,),
+    }
+    for i in range(spec.num_layers):
+        block = f"Transformer/encoderblock_{i}"
+        for norm in ("LayerNorm_0", "LayerNorm_2"):
+            shapes |= {f"{block}/{norm}/scale": (d,), f"{block}/{norm}/bias": (d,)}
+        attention = f"{block}/MultiHeadDotProductAttention_1"
+        for name in ("query", "key", "value"):
+            shapes[f"{attention}/{name}/kernel"] = (d, h, d // h)
+            shapes[f"{attention}/{name}/bias"] = (h, d // h)
+        shapes |= {f"{attention}/out/kernel": (h, d // h, d), f"{attention}/out/bias": (d,)}
+        for name, (n_in, n_out) in (("Dense_0", (d, m)), ("Dense_1", (m, d))):
+            shapes[f"{block}/MlpBlock_3/{name}/kernel"] = (n_in, n_out)
+            shapes[f"{block}/MlpBlock_3/{name}/bias"] = (n_out,)
+    return shapes
