@@ -17,7 +17,8 @@ class Batches(keras.utils.PyDataset):
 
     Order, augmentation and mixup of a batch depend only on (seed, epoch, batch index), so a resumed
     run sees what an uninterrupted one would have seen. Every example comes exactly once per epoch,
-    also in evaluation with a last batch that is not full.
+    also in evaluation with a last batch that is not full. Files that cannot be decoded are left out
+    of their batch, which in evaluation may so become empty.
 
     Args:
         source: the images.
@@ -86,7 +87,9 @@ class Batches(keras.utils.PyDataset):
             images = _same_size(images, self.image_size)
             for name in self.augment:
                 images = AUGMENTATIONS[name](images, rng)
-        if isinstance(images, np.ndarray):
+        if not len(kept):
+            x = np.zeros((0, *self.image_size, self.channels), np.float32)
+        elif isinstance(images, np.ndarray):
             x = preprocess(images, self.image_size, self.preprocessing)
         else:
             x = np.stack([preprocess(i, self.image_size, self.preprocessing) for i in images])
@@ -106,11 +109,15 @@ class Batches(keras.utils.PyDataset):
 
     def _images(self, picked: np.ndarray):
         stored = self.source.images
-        if isinstance(stored, np.ndarray) and stored.ndim == 4 and stored.shape[-1] == self.channels:
+        if (
+            isinstance(stored, np.ndarray)
+            and stored.ndim == 4
+            and stored.shape[-1] == self.channels
+        ):
             return stored[picked], picked
         decoded = list(self._pool.map(lambda i: self.source.image(int(i), self.channels), picked))
         good = [i for i, image in enumerate(decoded) if image is not None]
-        if not good:
+        if not good and self.training:
             raise ValueError(
                 f"none of the {len(picked)} images of a batch of {self.source.name} can be read: "
                 f"{self.source.broken[-1]}"

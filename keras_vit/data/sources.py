@@ -82,32 +82,56 @@ class Source:
         )
 
     def classes(self, keep: Sequence[int]) -> "Source":
-        """Only the examples of some classes, renumbered in the order of `keep`."""
-        index = np.flatnonzero(np.isin(self.labels, keep))
-        renumber = {old: new for new, old in enumerate(keep)}
-        part = self.take(index, f"{self.name}[{len(keep)} classes]")
-        return dataclasses.replace(
-            part,
-            labels=np.array([renumber[int(v)] for v in part.labels], np.int32),
-            class_names=tuple(self.class_names[i] for i in keep),
-        )
+        """Only the examples of some classes, renumbered in the order of `keep`.
+
+        With multi-label targets every example stays and only the labels are picked.
+
+        Raises:
+            ValueError: a class does not exist or is named twice.
+        """
+        keep = list(keep)
+        if len(set(keep)) < len(keep) or not all(0 <= i < self.num_classes for i in keep):
+            raise ValueError(
+                f"classes must be different numbers from 0 to {self.num_classes - 1}, got {keep}."
+            )
+        names = tuple(self.class_names[i] for i in keep)
+        name = f"{self.name}[{len(keep)} classes]"
+        if self.multi_label:
+            return dataclasses.replace(
+                self, name=name, labels=self.labels[:, keep], class_names=names
+            )
+        part = self.take(np.flatnonzero(np.isin(self.labels, keep)), name)
+        renumber = np.zeros(self.num_classes, np.int32)
+        renumber[keep] = np.arange(len(keep))
+        return dataclasses.replace(part, labels=renumber[part.labels], class_names=names)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["Source", "Source"]:
-        """Two disjoint parts, the second with `fraction` of every class (at least one of each)."""
+        """Two disjoint parts, the second with `fraction` of every class.
+
+        At least one example of each class goes to the second part, and one stays in the first; a
+        class with a single example stays. With multi-label targets an example belongs to its rarest
+        label.
+        """
+        if not 0.0 < fraction < 1.0:
+            raise ValueError(f"the share to split off must be between 0 and 1, got {fraction}.")
         rng = np.random.default_rng(seed)
-        if self.multi_label:
-            order = rng.permutation(len(self))
-            second = order[: max(1, round(fraction * len(self)))]
-        else:
-            second = []
-            for label in np.unique(self.labels):
-                members = rng.permutation(np.flatnonzero(self.labels == label))
-                second.extend(members[: max(1, round(fraction * len(members)))])
+        classes = _rarest_label(self.labels) if self.multi_label else self.labels
         mask = np.zeros(len(self), bool)
-        mask[second] = True
-        if mask.all():
-            raise ValueError(f"{self.name} is too small to keep {fraction:.0%} of it for validation.")
+        for label in np.unique(classes):
+            members = rng.permutation(np.flatnonzero(classes == label))
+            count = min(max(1, round(fraction * len(members))), len(members) - 1)
+            mask[members[:count]] = True
+        if not mask.any():
+            raise ValueError(
+                f"{self.name} is too small to keep {fraction:.0%} of it for validation."
+            )
         return self.take(np.flatnonzero(~mask)), self.take(np.flatnonzero(mask))
+
+
+def _rarest_label(labels: np.ndarray) -> np.ndarray:
+    """(n,) for (n, classes): the least frequent label of each example, -1 where it has none."""
+    counts = np.where(labels > 0, labels.astype(bool).sum(axis=0), len(labels) + 1)
+    return np.where((labels > 0).any(axis=1), counts.argmin(axis=1), -1)
 
 
 def open_source(name: str, *, data_dir: str | None = None) -> Source:
@@ -131,7 +155,9 @@ def open_source(name: str, *, data_dir: str | None = None) -> Source:
     if name.endswith(".npz") and Path(name).is_file():
         with np.load(name, allow_pickle=False) as file:
             if not {"images", "labels"} <= set(file.files):
-                raise ValueError(f"{name} needs the arrays `images` and `labels`, has {file.files}.")
+                raise ValueError(
+                    f"{name} needs the arrays `images` and `labels`, has {file.files}."
+                )
             names = tuple(map(str, file["class_names"])) if "class_names" in file.files else None
             return arrays(file["images"], file["labels"], names, name=name)
     if Path(name).is_dir():
@@ -142,7 +168,9 @@ def open_source(name: str, *, data_dir: str | None = None) -> Source:
     )
 
 
-def arrays(images, labels, class_names: Sequence[str] | None = None, name: str = "arrays") -> Source:
+def arrays(
+    images, labels, class_names: Sequence[str] | None = None, name: str = "arrays"
+) -> Source:
     """A source from uint8 images (n, h, w[, C]) and labels (n,) or (n, classes)."""
     images, labels = np.asarray(images), np.asarray(labels)
     if images.dtype != np.uint8:
@@ -283,5 +311,3 @@ def _has(directory: Path, split: str) -> bool:
 
 def _read_idx(path: Path, offset: int) -> np.ndarray:
     return np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=offset)
-
-
