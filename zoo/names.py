@@ -102,12 +102,13 @@ def resolve(name: str) -> tuple[str, str | None]:
             such tag (the message gives those it has).
     """
     text = str(name).strip()
-    if card := _by_published_name(text):
-        return card.variant, card.tag
     base, _, tag = text.partition("@")
     variant = _variant(base)
-    if variant is None and not tag:
-        if found := _timm(text):
+    # Before the files: ViT-S_32.npz was published once, but it names the variant all the same.
+    if variant is None or tag:
+        if card := _by_published_name(text):
+            return card.variant, card.tag
+        if variant is None and not tag and (found := _timm(text)):
             return found
     if variant is None:
         raise ValueError(_unknown(text))
