@@ -4,6 +4,7 @@ Letters used for shapes in this package: B batch, N tokens, D `hidden_size`, h x
 """
 
 import dataclasses
+import numbers
 from typing import Any
 
 POOLS = ("token", "gap", "map", "none", "token_unpooled", "first")
@@ -15,11 +16,21 @@ CLASSIFIER_ACTIVATIONS = (None, "softmax", "sigmoid")
 def pair(value: Any, what: str) -> tuple[int, int]:
     """Turns `16` or `(16, 8)` into a pair of positive integers (height, width)."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
-    if len(values) != 2 or not all(isinstance(v, int) and not isinstance(v, bool) and v > 0 for v in values):
+    if len(values) != 2 or not all(_is_whole(v) and v > 0 for v in values):
         raise ValueError(
             f"{what} must be a positive integer or a pair (height, width) of them, got {value!r}."
         )
-    return values
+    return int(values[0]), int(values[1])
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _positive(value: Any, what: str) -> int:
+    if not _is_whole(value) or value <= 0:
+        raise ValueError(f"{what} must be a positive integer, got {value!r}.")
+    return int(value)
 
 
 def _choice(value: Any, what: str, choices: tuple) -> None:
@@ -93,13 +104,15 @@ class ViTSpec:
         object.__setattr__(self, "patch_size", pair(self.patch_size, "patch_size"))
         object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
         for field in ("hidden_size", "mlp_dim", "num_heads", "num_layers", "in_channels"):
-            pair(getattr(self, field), field)
-        if not isinstance(self.num_classes, int) or self.num_classes < 0:
+            object.__setattr__(self, field, _positive(getattr(self, field), field))
+        if not _is_whole(self.num_classes) or self.num_classes < 0:
             raise ValueError(
                 f"num_classes must be a whole number >= 0 (0 builds no head), got {self.num_classes!r}."
             )
+        object.__setattr__(self, "num_classes", int(self.num_classes))
         if self.representation_size is not None:
-            pair(self.representation_size, "representation_size")
+            size = _positive(self.representation_size, "representation_size")
+            object.__setattr__(self, "representation_size", size)
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"num_heads must divide hidden_size, got num_heads={self.num_heads} and "
@@ -108,13 +121,16 @@ class ViTSpec:
         for field in ("dropout", "attention_dropout", "stochastic_depth"):
             if not 0.0 <= getattr(self, field) < 1.0:
                 raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)!r}.")
+        if not self.norm_epsilon > 0.0:
+            raise ValueError(f"norm_epsilon must be positive, got {self.norm_epsilon!r}.")
         _choice(self.pool, "pool", POOLS)
         _choice(self.posemb, "posemb", POSEMBS)
         _choice(self.activation, "activation", ACTIVATIONS)
         _choice(self.classifier_activation, "classifier_activation", CLASSIFIER_ACTIVATIONS)
-        if self.posemb == "sincos2d" and self.hidden_size % 4:
+        if self.posemb == "sincos2d" and (self.hidden_size % 4 or self.hidden_size < 8):
             raise ValueError(
-                f"posemb='sincos2d' needs a hidden_size that is a multiple of 4, got {self.hidden_size}."
+                f"posemb='sincos2d' needs a hidden_size that is a multiple of 4 and at least 8, got "
+                f"{self.hidden_size}."
             )
         check_image_size(self.image_size, self.patch_size, self.allow_crop)
 
@@ -166,7 +182,9 @@ class ViTSpec:
         return {"family": "vit", **values}
 
 
-def check_image_size(image_size: tuple[int, int], patch_size: tuple[int, int], allow_crop: bool) -> None:
+def check_image_size(
+    image_size: tuple[int, int], patch_size: tuple[int, int], allow_crop: bool
+) -> None:
     """Raises ValueError with the nearest legal sizes when the image is no multiple of the patch."""
     for axis, size, patch in zip(("height", "width"), image_size, patch_size, strict=True):
         if size < patch:
