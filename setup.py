@@ -19,6 +19,7 @@ DEV = [
     "pyright>=1.1.390",
     "scikit-learn>=1.5",
     "build>=1.2",
+    "setuptools>=77",
 ]
 
 

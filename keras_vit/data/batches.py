@@ -2,6 +2,7 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import keras
 import numpy as np
@@ -122,7 +123,7 @@ class Batches(keras.utils.PyDataset):
                 f"none of the {len(picked)} images of a batch of {self.source.name} can be read: "
                 f"{self.source.broken[-1]}"
             )
-        images = [decoded[i] for i in good]
+        images: Any = [decoded[i] for i in good]
         if len({image.shape for image in images}) == 1:
             images = np.stack(images)
         return images, picked[good]

@@ -6,15 +6,16 @@ A `Source` is random access to decoded images, so that shuffling, splitting and 
 import dataclasses
 import gzip
 import os
+import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit.data.images import read_image
+from keras_vit.data.images import problem_of, read_image
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 TFDS_MEMORY_LIMIT = 4 * 2**30  # bytes of decoded images
 
 
@@ -31,7 +32,7 @@ class Source:
     """
 
     name: str
-    images: Sequence[Any]
+    images: Sequence[Any] | np.ndarray
     labels: np.ndarray
     class_names: tuple[str, ...]
     broken: list[str] = dataclasses.field(default_factory=list)
@@ -48,6 +49,22 @@ class Source:
             raise ValueError(f"labels must be (n,) or (n, classes), got shape {self.labels.shape}.")
         if not self.class_names:
             raise ValueError(f"{self.name} has zero classes.")
+        if self.labels.ndim == 1:
+            low, high = self.labels.min(), self.labels.max()
+            if (
+                not np.issubdtype(self.labels.dtype, np.integer)
+                or low < 0
+                or high >= len(self.class_names)
+            ):
+                raise ValueError(
+                    f"labels of {self.name} must be whole numbers from 0 to "
+                    f"{len(self.class_names) - 1}, got {low} to {high} of {self.labels.dtype}."
+                )
+        elif self.labels.shape[1] != len(self.class_names):
+            raise ValueError(
+                f"{self.name} has {len(self.class_names)} class names, but labels for "
+                f"{self.labels.shape[1]} classes."
+            )
 
     def __len__(self) -> int:
         return len(self.images)
@@ -153,19 +170,25 @@ def open_source(name: str, *, data_dir: str | None = None) -> Source:
     if kind == "fashion_mnist":
         return fashion_mnist(rest or "train")
     if name.endswith(".npz") and Path(name).is_file():
-        with np.load(name, allow_pickle=False) as file:
-            if not {"images", "labels"} <= set(file.files):
-                raise ValueError(
-                    f"{name} needs the arrays `images` and `labels`, has {file.files}."
-                )
-            names = tuple(map(str, file["class_names"])) if "class_names" in file.files else None
-            return arrays(file["images"], file["labels"], names, name=name)
+        return _npz(name)
     if Path(name).is_dir():
         return folder(name)
     raise ValueError(
         f"unknown data {name!r}: use folder:PATH, fashion_mnist, tfds:NAME[:SPLIT] or a .npz with "
         f"arrays images and labels."
     )
+
+
+def _npz(name: str) -> Source:
+    try:
+        with np.load(name, allow_pickle=False) as file:
+            found = {key: file[key] for key in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{name} is no .npz of plain arrays that can be read ({error}).") from None
+    if not {"images", "labels"} <= set(found):
+        raise ValueError(f"{name} needs the arrays `images` and `labels`, has {sorted(found)}.")
+    names = tuple(map(str, found["class_names"])) if "class_names" in found else None
+    return arrays(found["images"], found["labels"], names, name=name)
 
 
 def arrays(
@@ -175,7 +198,11 @@ def arrays(
     images, labels = np.asarray(images), np.asarray(labels)
     if images.dtype != np.uint8:
         raise ValueError(f"images must be uint8 values 0..255, got {images.dtype}.")
-    if labels.ndim == 1:
+    if images.ndim not in (3, 4):
+        raise ValueError(f"images must be (n, h, w) or (n, h, w, C), got shape {images.shape}.")
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]  # Keras's own data sets give (n, 1)
+    if labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer):
         labels = labels.astype(np.int32)
     if class_names is None:
         count = labels.shape[1] if labels.ndim == 2 else int(labels.max(initial=-1)) + 1
@@ -186,8 +213,12 @@ def arrays(
 def folder(path: str | os.PathLike) -> Source:
     """Images in one folder per class; classes are the sorted folder names.
 
-    Files that are no images, by their first bytes, are left out and listed in `broken`; files that
-    turn out to be broken when decoded are skipped and added to it.
+    Every file is decoded once, at reduced size where the format allows, so that what cannot be read
+    is known before anything is split or trained: such files are left out and listed in `broken`.
+    Hidden files are ignored.
+
+    Raises:
+        ValueError: no folder, fewer than two classes, or a class without a readable image.
     """
     root = Path(path)
     if not root.is_dir():
@@ -200,28 +231,17 @@ def folder(path: str | os.PathLike) -> Source:
         )
     paths, labels, broken = [], [], []
     for label, class_name in enumerate(names):
-        found = sorted(p for p in (root / class_name).rglob("*") if p.is_file())
-        good = []
-        for file in found:
-            if problem := _header_problem(file):
-                broken.append(problem)
-            else:
-                good.append(str(file))
+        files = (root / class_name).rglob("*")
+        found = sorted(p for p in files if p.is_file() and not p.name.startswith("."))
+        with ThreadPoolExecutor() as pool:
+            problems = list(pool.map(problem_of, found))
+        broken += [problem for problem in problems if problem]
+        good = [str(p) for p, problem in zip(found, problems, strict=True) if not problem]
         if not good:
             raise ValueError(f"the class folder {root / class_name} holds no readable images.")
         paths += good
         labels += [label] * len(good)
     return Source(f"folder:{root}", paths, np.array(labels, np.int32), tuple(names), broken)
-
-
-def _header_problem(file: Path) -> str | None:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(file):
-            return None
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError):
-        return f"{file} is not an image that can be read."
 
 
 def tfds(name: str, *, data_dir: str | None = None) -> Source:

@@ -1,5 +1,7 @@
 """Multi-head attention as in the paper's appendix A, with separate projections."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -23,8 +25,13 @@ class MultiHeadAttention(keras.layers.Layer):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.dropout = dropout
-        self.query = self.key = self.value = self.out = None
-        self.weights_dropout = keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
+        self.query: Any = None  # the four projections are made by build()
+        self.key: Any = None
+        self.value: Any = None
+        self.out: Any = None
+        self.weights_dropout = (
+            keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
+        )
 
     def build(self, query_shape, context_shape=None):
         context_shape = context_shape or query_shape

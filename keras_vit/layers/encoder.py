@@ -1,5 +1,7 @@
 """The encoder block (equations 2 and 3 of the paper) and its parts."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
@@ -57,7 +59,8 @@ class MlpBlock(keras.layers.Layer):
         self.mlp_dim = mlp_dim
         self.dropout = dropout
         self.activation = activation
-        self.dense1 = self.dense2 = None
+        self.dense1: Any = None  # made by build()
+        self.dense2: Any = None
         self.dropout1 = keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
         self.dropout2 = keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
 
@@ -127,11 +130,15 @@ class EncoderBlock(keras.layers.Layer):
         }
         policy = {"dtype": self.dtype_policy}
         self.norm1 = LayerNorm(norm_epsilon, name="norm1", **policy)
-        self.attention = MultiHeadAttention(num_heads, attention_dropout, name="attention", **policy)
+        self.attention = MultiHeadAttention(
+            num_heads, attention_dropout, name="attention", **policy
+        )
         self.dropout = keras.layers.Dropout(dropout, **policy) if dropout else None
         self.norm2 = LayerNorm(norm_epsilon, name="norm2", **policy)
         self.mlp = MlpBlock(mlp_dim, dropout, activation, name="mlp", **policy)
-        self.stochastic_depth = StochasticDepth(stochastic_depth, **policy) if stochastic_depth else None
+        self.stochastic_depth = (
+            StochasticDepth(stochastic_depth, **policy) if stochastic_depth else None
+        )
 
     def build(self, input_shape):
         for layer in (self.norm1, self.attention, self.norm2, self.mlp):

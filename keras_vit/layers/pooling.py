@@ -16,7 +16,9 @@ class MapHead(keras.layers.Layer):
     Source: big_vision models/vit.py `MAPHead` (arXiv 2106.04560).
     """
 
-    def __init__(self, num_heads: int, mlp_dim: int, activation: str, norm_epsilon: float, **kwargs):
+    def __init__(
+        self, num_heads: int, mlp_dim: int, activation: str, norm_epsilon: float, **kwargs
+    ):
         super().__init__(**kwargs)
         self.config = {
             "num_heads": num_heads,

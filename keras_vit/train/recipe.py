@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from keras_vit.data.augment import AUGMENTATIONS
 from keras_vit.train.schedules import DECAYS
 
 OPTIMIZERS = ("adamw", "sgd")
@@ -50,14 +51,32 @@ class Recipe:
 
     def __post_init__(self):
         if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer must be one of {list(OPTIMIZERS)}, got {self.optimizer!r}.")
+            raise ValueError(
+                f"optimizer must be one of {list(OPTIMIZERS)}, got {self.optimizer!r}."
+            )
         if self.decay not in DECAYS:
             raise ValueError(f"decay must be one of {list(DECAYS)}, got {self.decay!r}.")
         if self.class_weights not in (None, "balanced"):
-            raise ValueError(f"class_weights must be None or 'balanced', got {self.class_weights!r}.")
+            raise ValueError(
+                f"class_weights must be None or 'balanced', got {self.class_weights!r}."
+            )
         for field in ("epochs", "batch_size"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be at least 1, got {getattr(self, field)}.")
+        if unknown := sorted(set(self.augment) - set(AUGMENTATIONS)):
+            raise ValueError(f"unknown augmentations {unknown}: there are {sorted(AUGMENTATIONS)}.")
+        for field in ("warmup_fraction", "label_smoothing"):
+            if not 0.0 <= getattr(self, field) < 1.0:
+                raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)}.")
+        for field in ("base_lr", "weight_decay", "mixup_alpha"):
+            if not 0.0 <= getattr(self, field) < float("inf"):
+                raise ValueError(f"{field} must be zero or more, got {getattr(self, field)}.")
+        if self.clip_norm is not None and not self.clip_norm > 0.0:
+            raise ValueError(f"clip_norm must be positive or None, got {self.clip_norm}.")
+        if self.early_stopping is not None and self.early_stopping < 1:
+            raise ValueError(
+                f"early_stopping must be at least 1 epoch or None, got {self.early_stopping}."
+            )
         object.__setattr__(self, "augment", tuple(self.augment))
 
     def save(self, path: Path, **more: Any) -> None:

@@ -36,7 +36,9 @@ class Result:
     resumed_from: int
 
 
-def make_optimizer(recipe: Recipe, model: keras.Model, total_steps: int) -> keras.optimizers.Optimizer:
+def make_optimizer(
+    recipe: Recipe, model: keras.Model, total_steps: int
+) -> keras.optimizers.Optimizer:
     """The recipe's optimizer; weight decay touches kernels only, never norms, biases, tokens or tables."""
     schedule = WarmupDecay(
         recipe.base_lr, total_steps, int(recipe.warmup_fraction * total_steps), recipe.decay
@@ -137,10 +139,9 @@ def fit(
     batches = batches_for(model, train, recipe, training=True)
     compile_for(model, recipe, recipe.epochs * len(batches), train.multi_label)
     model.optimizer.build(model.trainable_variables)
-    keeper = _Keeper(model, recipe, train, Path(out) if out else None, validation is not None)
+    keeper = _Keeper(model, recipe, batches, Path(out) if out else None, validation is not None)
     keeper.resume()
     resumed_from = len(keeper.history)
-    batches.set_epoch(resumed_from)
     if resumed_from < recipe.epochs and not keeper.exhausted:
         model.fit(
             batches,
@@ -161,11 +162,17 @@ class _Keeper(keras.callbacks.Callback):
     """Saves state after every epoch, remembers the best weights, stops early and on NaN."""
 
     def __init__(
-        self, model: VisionModel, recipe: Recipe, train: Source, out: Path | None, validates: bool
+        self,
+        model: VisionModel,
+        recipe: Recipe,
+        batches: Batches,
+        out: Path | None,
+        validates: bool,
     ):
         super().__init__()
         self.set_model(model)
-        self.recipe, self.out, self.validates = recipe, out, validates
+        self.recipe, self.batches, self.out, self.validates = recipe, batches, out, validates
+        train = batches.source
         self.history: list[dict[str, float]] = []
         self.seconds = 0.0
         self.best_epoch = 0
@@ -176,7 +183,10 @@ class _Keeper(keras.callbacks.Callback):
             "data": {"name": train.name, "examples": len(train), "labels": _crc(train.labels)},
         }
         if out:
-            out.mkdir(parents=True, exist_ok=True)
+            try:
+                out.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise ValueError(f"{out} cannot be made a folder for the run ({error}).") from None
 
     @property
     def exhausted(self) -> bool:
@@ -185,6 +195,9 @@ class _Keeper(keras.callbacks.Callback):
         return bool(patience and self.history and len(self.history) - self.best_epoch >= patience)
 
     def on_epoch_begin(self, epoch, logs=None):
+        # Set here, because Keras tells a data set once more often than there are epochs that one
+        # is over. Epochs count from 1, as in what is printed.
+        self.batches.set_epoch(epoch + 1)
         self.started = time.monotonic()
 
     def on_train_batch_end(self, batch, logs=None):
@@ -220,7 +233,9 @@ class _Keeper(keras.callbacks.Callback):
     def _save(self) -> None:
         if not self.out:
             return
-        arrays = {f"now/{i}": _numpy(v) for i, v in enumerate(self._state_variables())}
+        arrays: dict[str, Any] = {
+            f"now/{i}": _numpy(v) for i, v in enumerate(self._state_variables())
+        }
         arrays |= {f"best/{i}": v for i, v in enumerate(self.best or [])}
         about = {
             **self.fingerprint,
@@ -230,9 +245,14 @@ class _Keeper(keras.callbacks.Callback):
             "versions": versions(),
         }
         part = self.out / "state.part.npz"
-        np.savez(part, about=np.array(json.dumps(about)), **arrays)
-        os.replace(part, self.out / "state.npz")
-        self.recipe.save(self.out / "recipe.json", **{k: about[k] for k in ("spec", "data", "versions")})
+        try:
+            np.savez(part, about=np.array(json.dumps(about)), **arrays)
+            os.replace(part, self.out / "state.npz")
+        finally:
+            part.unlink(missing_ok=True)
+        self.recipe.save(
+            self.out / "recipe.json", **{k: about[k] for k in ("spec", "data", "versions")}
+        )
 
     def resume(self) -> None:
         """Takes up the state in `out`, if there is one."""

@@ -5,6 +5,7 @@ import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -98,7 +99,8 @@ def write_npz(path: str | os.PathLike, arrays: dict[str, np.ndarray]) -> None:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
-            np.savez(file, **{key: arrays[key] for key in sorted(arrays)})
+            ordered: dict[str, Any] = {key: arrays[key] for key in sorted(arrays)}
+            np.savez(file, **ordered)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
