@@ -12,10 +12,13 @@ BACKEND = os.environ["KERAS_BACKEND"]
 
 # Files whose tests touch neither Keras nor a backend: once, on TensorFlow, is enough.
 BACKEND_FREE = {
+    "test_cards.py",
     "test_cases.py",
     "test_fashion_mnist.py",
+    "test_fetch.py",
     "test_imports.py",
     "test_labels.py",
+    "test_names.py",
     "test_packaging.py",
 }
 FULL_TIMEOUT = 3600  # seconds for one test marked `full`
@@ -47,6 +50,29 @@ def pytest_collection_modifyitems(config, items):
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def random_model():
+    """`random_model(spec, **options)`: a model with no weight at its initial zeros or ones, and a
+    head sharp enough that top-1 means something."""
+    import numpy as np
+
+    from keras_vit.model import VisionModel
+
+    def build(spec, seed=0, **options):
+        model, rng = VisionModel(spec, **options), np.random.default_rng(seed)
+        for variable in model.weights:
+            values = rng.normal(size=variable.shape)
+            if variable.path.endswith("kernel"):
+                gain = 3.0 if variable.path == "head/kernel" else 1.0
+                values *= gain / np.sqrt(np.prod(variable.shape[:-1]))
+            else:
+                values = 0.1 * values + variable.path.endswith("scale")
+            variable.assign(values)
+        return model
+
+    return build
 
 
 def _reason_to_leave_out(item, wants_full: bool) -> str | None:

@@ -65,7 +65,7 @@ def test_card_agrees_with_the_facts(fact):
 def test_size_agrees_with_the_bucket_listing(fact):
     size, rounding = listed_mib(fact["size"])
     # 0.005 MiB: the listing does not tell the two ways of writing an npz header apart.
-    assert by_file(fact).size / 2**20 == pytest.approx(size, abs=rounding + 0.005)
+    assert (by_file(fact).size or 0) / 2**20 == pytest.approx(size, abs=rounding + 0.005)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -75,7 +75,7 @@ def test_size_is_that_of_the_parameters_of_the_spec(name):
     if name == "ViT-S/16@sam_in1k":  # a whole optimizer state, see its note
         count *= 3
     # What is not float32 parameters: zip and array headers, under 0.5 KB per array of at most 1600.
-    assert 0 < card.size - 4 * count < 600_000
+    assert 0 < (card.size or 0) - 4 * count < 600_000
     assert card.size_predicted
 
 
@@ -130,7 +130,7 @@ def test_aliases_and_hub_names_belong_to_one_card_each():
         for name in filter(None, (card.hub, *card.aliases)):
             assert seen.setdefault(name, card.name) == card.name
     # Hugging Face's google/vit-*, KerasHub's presets, and timm's plain ViT made from Google's files.
-    kinds = [re.match(r"(google/|timm/|)", name)[1] for name in seen]
+    kinds = [name.split("/")[0] + "/" if "/" in name else "" for name in seen]
     assert {kind: kinds.count(kind) for kind in kinds} == {"google/": 11, "timm/": 36, "": 11}
     assert seen["google/vit-base-patch16-224-in21k"] == "ViT-B/16@orig_in21k"
 

@@ -223,3 +223,13 @@ def test_other_families_are_named(name, kind):
         ValueError, match=rf"{kind}.* this version has plain ViT models only: ViT-Ti/16"
     ):
         resolve(name)
+
+
+@pytest.mark.case("K04")
+def test_names_of_earlier_versions_keep_their_meaning():
+    """Add names to the golden file; never change or remove one."""
+    golden = json.loads((Path(__file__).parent / "golden/names.json").read_text())
+    for name, meaning in golden.items():
+        variant, tag = resolve(name)
+        assert (f"{variant}@{tag}" if tag else variant) == meaning, name
+    assert set(all_cards()) | set(VARIANTS) <= set(golden)
