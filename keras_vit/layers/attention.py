@@ -33,15 +33,15 @@ class MultiHeadAttention(keras.layers.Layer):
             keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
         )
 
-    def build(self, query_shape, context_shape=None):
-        context_shape = context_shape or query_shape
-        size = query_shape[-1]
+    def build(self, x_shape, context_shape=None):
+        context_shape = context_shape or x_shape
+        size = x_shape[-1]
         self.scaling = (size // self.num_heads) ** -0.5
         for name, shape in (
-            ("query", query_shape),
+            ("query", x_shape),
             ("key", context_shape),
             ("value", context_shape),
-            ("out", query_shape),
+            ("out", x_shape),
         ):
             dense = keras.layers.Dense(
                 size, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy
@@ -73,8 +73,8 @@ class MultiHeadAttention(keras.layers.Layer):
         x = ops.reshape(x, (-1, x.shape[1], self.num_heads, x.shape[-1] // self.num_heads))
         return ops.transpose(x, (0, 2, 1, 3))  # (B, H, N, D/H)
 
-    def compute_output_shape(self, query_shape, context_shape=None):
-        return query_shape
+    def compute_output_shape(self, x_shape, context_shape=None):
+        return x_shape
 
     def get_config(self):
         return {**super().get_config(), "num_heads": self.num_heads, "dropout": self.dropout}
