@@ -3,6 +3,8 @@
 `saved_model` and `litert` write an artifact and a JSON report beside it; `open_artifact` runs
 either kind again. Importing this package imports neither Keras nor TensorFlow, so a machine that
 only runs exported files needs neither.
+
+The functions `litert` and `saved_model` stand here under the names of the modules they come from.
 """
 
 from keras_vit.export.artifact import Artifact, open_artifact

@@ -111,12 +111,13 @@ def interpreter(path: str | Path, threads: int = 1) -> Any:
         from ai_edge_litert.interpreter import Interpreter
     except ImportError:
         try:
-            from tensorflow.lite import Interpreter  # pyright: ignore[reportMissingImports]
+            import tensorflow as tf
         except ImportError:
             raise RuntimeError(
                 "running a .tflite file needs the package ai-edge-litert or tensorflow: install one "
                 "of them, for example with pip install ai-edge-litert."
             ) from None
+        Interpreter = tf.lite.Interpreter
     with warnings.catch_warnings():
         # TensorFlow's own interpreter says that it is deprecated; it is the fallback on purpose.
         warnings.filterwarnings("ignore", message=".*tf.lite.Interpreter is deprecated")

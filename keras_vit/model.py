@@ -2,6 +2,7 @@
 
 import collections.abc
 import dataclasses
+import sys
 import warnings
 from typing import Any
 
@@ -12,8 +13,9 @@ from keras import ops
 from keras_vit.card import Card, Preprocessing
 from keras_vit.data.images import ImageLike, read_image
 from keras_vit.data.labels import label_names
-from keras_vit.layers import EncoderBlock, Preprocessor
+from keras_vit.layers import Preprocessor
 from keras_vit.layers.common import PACKAGE
+from keras_vit.layers.preprocessor import preprocess
 from keras_vit.models import BUILDERS
 from keras_vit.spec import Spec, spec_from_dict
 
@@ -26,6 +28,7 @@ class Endpoints(collections.abc.Mapping):
     def __init__(self, model: "VisionModel", tensors: dict[str, keras.KerasTensor]):
         self._model = model
         self._tensors = dict(tensors)
+        self._embedded = self._tensors.pop("embedded")  # what the first block sees; not public
         blocks = [n for n in tensors if n.startswith("encoderblock_")]
         self._attention = {f"attention_{n.rsplit('_', 1)[1]}": n for n in blocks}
 
@@ -33,9 +36,9 @@ class Endpoints(collections.abc.Mapping):
         if name in self._attention and name not in self._tensors:
             block_name = self._attention[name]
             index = int(block_name.rsplit("_", 1)[1])
-            before = f"encoderblock_{index - 1}" if index else "embedded"
+            before = self._tensors[f"encoderblock_{index - 1}"] if index else self._embedded
             block = self._model.get_layer(block_name)
-            self._tensors[name] = block(self._tensors[before], return_attention=True)
+            self._tensors[name] = block(before, return_attention=True)
         if name not in self:
             raise KeyError(f"unknown endpoint {name!r}: this model has {list(self)}.")
         return self._tensors[name]
@@ -86,7 +89,8 @@ class VisionModel(keras.Model):
         self.card = card
         self._policy = policy
         self._endpoints = Endpoints(self, tensors)
-        self._range_checked = False
+        self._range_checked = self._range_warned = False
+        self._jit_compile_wish: bool | str = "auto"
         for layer in self._flatten_layers(include_self=False):
             if layer.path in frozen or layer.name in frozen:
                 layer.trainable = False
@@ -113,7 +117,7 @@ class VisionModel(keras.Model):
             prefix = int(self.spec.has_cls)
             if len(x.shape) == 3 and x.shape[1] == prefix + height * width:
                 x = ops.reshape(x[:, prefix:], (-1, height, width, x.shape[-1]))
-            elif tuple(x.shape[1:3]) != (height, width):
+            elif endpoint != "embedding":
                 raise ValueError(
                     f"endpoint {endpoint!r} of shape {tuple(x.shape)} holds no patch tokens: "
                     f"as_map works for `embedding`, `encoderblock_*` and `encoded`."
@@ -168,20 +172,29 @@ class VisionModel(keras.Model):
                 f"{self.card.name if self.card else self.name} has no usable head (it is missing or "
                 f"all zeros): fine-tune it first, or load a checkpoint with classes."
             )
+        if len(self.output_shape) != 2:
+            raise ValueError(
+                f"this model gives one prediction per token (pool={self.spec.pool!r}), not one per "
+                f"image: use model.probabilities on preprocessed images."
+            )
         if isinstance(images, np.ndarray) and images.ndim == 4:
             images = list(images)
         elif not isinstance(images, (list, tuple)):
             images = [images]
-        preprocessor, found = self.preprocessor, []
+        names, found = self.class_names, []
         for start in range(0, len(images), batch_size):
+            # In NumPy: on a compiling backend every new image size would cost a compilation.
             batch = [
-                preprocessor(read_image(image, self.spec.in_channels)[None])
+                preprocess(
+                    read_image(image, self.spec.in_channels),
+                    self.spec.image_size,
+                    self.preprocessing,
+                )
                 for image in images[start : start + batch_size]
             ]
-            probabilities = self.probabilities(ops.concatenate(batch))
-            for row in probabilities:
+            for row in self.probabilities(np.stack(batch)):
                 best = np.argsort(-row, kind="stable")[:top]
-                found.append([(self.class_names[i], int(i), float(row[i])) for i in best])
+                found.append([(names[i], int(i), float(row[i])) for i in best])
         return found
 
     def probabilities(self, x) -> np.ndarray:
@@ -197,11 +210,32 @@ class VisionModel(keras.Model):
         On CPU that is graph mode (bfloat16 is about twice as fast as under XLA, float32 equal);
         on GPU and TPU it is XLA. Explicit values win.
         """
+        self._jit_compile_wish = jit_compile
         if jit_compile == "auto" and keras.backend.backend() == "tensorflow":
-            import tensorflow
-
-            jit_compile = "auto" if tensorflow.config.list_physical_devices("GPU") else False
+            jit_compile = "auto" if keras.distribution.list_devices("gpu") else False
         super().compile(*args, jit_compile=jit_compile, **kwargs)
+
+    def get_compile_config(self) -> dict[str, Any]:
+        config = super().get_compile_config()
+        # The wish, not what it meant here: False from TensorFlow on a CPU must not reach JAX.
+        return {**config, "jit_compile": self._jit_compile_wish} if config else config
+
+    def compile_from_config(self, config: dict[str, Any]) -> None:
+        # Keras leaves a model whose compile() is overridden uncompiled, and drops its optimizer.
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        self.optimizer.build(self.trainable_variables)
+
+    def fit(self, x=None, *args, **kwargs):
+        self._check_range(x)
+        return super().fit(x, *args, **kwargs)
+
+    def evaluate(self, x=None, *args, **kwargs):
+        self._check_range(x)
+        return super().evaluate(x, *args, **kwargs)
+
+    def predict(self, x, *args, **kwargs):
+        self._check_range(x)
+        return super().predict(x, *args, **kwargs)
 
     def call(self, inputs, training=None, mask=None):
         self._check_input(inputs)
@@ -217,12 +251,18 @@ class VisionModel(keras.Model):
                 f"{tuple(shape)}: pass them through model.preprocessor, or load the model with "
                 f"image_size= of your images."
             )
-        if self._range_checked or not _is_concrete(inputs):
+        if not self._range_checked and _is_concrete(inputs):
+            self._range_checked = True  # once: it waits for the device
+            self._check_range(inputs)
+
+    def _check_range(self, images) -> None:
+        """One warning per model when pixels look as if they were never preprocessed."""
+        if self._range_warned or not _is_concrete(images) or not len(images):
             return
-        self._range_checked = True
-        largest = float(ops.max(ops.abs(ops.cast(inputs, "float32"))))
+        largest = float(ops.max(ops.abs(ops.cast(images[:32], "float32"))))
         limit = max(abs(v) for v in self.preprocessing.value_range)
         if largest > 2.0 * limit and largest > 2.0:
+            self._range_warned = True
             warnings.warn(
                 f"the input reaches {largest:.0f}, but this model expects values in "
                 f"{[round(v, 2) for v in self.preprocessing.value_range]}: pass 0..255 images "
@@ -238,18 +278,39 @@ class VisionModel(keras.Model):
             "name": self.name,
             "dtype": self._policy.name,
             "frozen": [layer.path for layer in layers if not layer._trainable and layer.weights],
+            "trainable": self._trainable,
         }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects=None) -> "VisionModel":
         card = Card.from_dict(config["card"]) if config.get("card") else None
-        return cls(
+        model = cls(
             spec_from_dict(config["spec"]),
             card=card,
             name=config["name"],
             dtype=config["dtype"],
             frozen=tuple(config.get("frozen", ())),
         )
+        # The model's own flag alone: its setter would overwrite those of the layers.
+        model._trainable = config.get("trainable", True)
+        return model
+
+    def export(self, filepath, format="tf_saved_model", **options):
+        """Exports as `tf_saved_model` or `litert`, checked and reported; other formats are Keras's.
+
+        Args:
+            filepath: the folder or file to write.
+            format: `tf_saved_model`, `litert`, or another one that `keras.Model.export` knows.
+            options: those of `keras_vit.export.saved_model` or `keras_vit.export.litert`.
+
+        Returns the report of our two formats.
+        """
+        # The exporters stand above the models in the order of imports, so this method, whose name
+        # is Keras's, asks the facade for them: it stands above both and is always loaded.
+        exporter = sys.modules["keras_vit"].export.FORMATS.get(format)
+        if exporter is None:
+            return super().export(filepath, format=format, **options)
+        return exporter(self, filepath, **options)
 
     def quantize(self, *args, **kwargs):
         """Refused: the exports quantise, with a report."""
@@ -266,7 +327,8 @@ class VisionModel(keras.Model):
         card = self.card and dataclasses.replace(
             self.card, num_classes=num_classes, class_names=class_names, usable_head=False
         )
-        model = VisionModel(spec, card=card, name=self.name, dtype=self._policy)
+        frozen = [path for path in self.get_config()["frozen"] if path != "head"]
+        model = VisionModel(spec, card=card, name=self.name, dtype=self._policy, frozen=frozen)
         trunk = {v.path: v for v in self.weights}
         for variable in model.weights:
             key = variable.path
