@@ -39,6 +39,12 @@ class Preprocessing:
             raise ValueError(f"method must be one of {list(METHODS)}, got {self.method!r}.")
         object.__setattr__(self, "mean", tuple(float(v) for v in self.mean))
         object.__setattr__(self, "std", tuple(float(v) for v in self.std))
+        if len(self.mean) != len(self.std) or not self.mean:
+            raise ValueError(
+                f"mean and std must be as many, got {len(self.mean)} and {len(self.std)}."
+            )
+        if not all(v > 0.0 for v in self.std):
+            raise ValueError(f"std must be positive, got {self.std}.")
 
     @property
     def value_range(self) -> tuple[float, float]:

@@ -11,7 +11,7 @@ ImageLike = Any  # path, bytes, PIL image, or array
 
 MAX_PIXELS = 178_956_970  # Pillow's own bound against decompression bombs
 # Raster formats only: Pillow would hand EPS files to an external program.
-FORMATS = ("JPEG", "MPO", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")
 
 
 def read_image(source: ImageLike, channels: int = 3) -> np.ndarray:
