@@ -94,5 +94,5 @@ def pytest_terminal_summary(terminalreporter):
     skipped = terminalreporter.stats.get("skipped", [])
     for report in skipped:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
-        write(f"skipped {report.nodeid}: {reason}")
+        write(f"skipped {report.nodeid}: {str(reason).removeprefix('Skipped: ')}")
     write(f"{len(skipped)} skipped, {sum(_left_out.values())} left out")

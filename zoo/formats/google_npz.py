@@ -242,8 +242,6 @@ def spec_of(source: Arrays, *, image_size: tuple[int, int] | None = None) -> ViT
         raise ValueError(f"{source} is no plain Vision Transformer: it lacks {missing}.")
     height, width, channels, size = found["embedding/kernel"].shape
     table = found.get("posembed_input/table")
-    if table is None and image_size is None:
-        raise ValueError(f"{source} has no position table: give image_size.")
     if table is not None:
         try:
             grid, _ = infer_grid(table.shape[1])
@@ -251,6 +249,8 @@ def spec_of(source: Arrays, *, image_size: tuple[int, int] | None = None) -> ViT
         except ValueError:  # not square, so only the caller can know
             if image_size is None:
                 raise
+    if image_size is None:
+        raise ValueError(f"{source} has no position table: give image_size.")
     representation = found.get("pre_logits/kernel")
     head = found.get("head/kernel")
     return ViTSpec(
