@@ -67,6 +67,8 @@ class ViTSpec:
         activation: `gelu_tanh` (the JAX checkpoints) or `gelu` (exact; the PyTorch ones).
         norm_epsilon: epsilon of every LayerNorm.
         dropout: rate after the position embedding, after attention, and twice in the MLP.
+        embedding_dropout: another rate after the position embedding; None for `dropout`, as in the
+            original.
         attention_dropout: rate on the attention weights.
         stochastic_depth: rate of the last block; rates rise linearly from 0 with depth.
         classifier_activation: None for logits, `softmax` or `sigmoid` for probabilities.
@@ -94,6 +96,7 @@ class ViTSpec:
     activation: str = "gelu_tanh"
     norm_epsilon: float = 1e-6
     dropout: float = 0.0
+    embedding_dropout: float | None = None
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
     classifier_activation: str | None = None
@@ -118,8 +121,8 @@ class ViTSpec:
                 f"num_heads must divide hidden_size, got num_heads={self.num_heads} and "
                 f"hidden_size={self.hidden_size}."
             )
-        for field in ("dropout", "attention_dropout", "stochastic_depth"):
-            if not 0.0 <= getattr(self, field) < 1.0:
+        for field in ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth"):
+            if not 0.0 <= (getattr(self, field) or 0.0) < 1.0:
                 raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)!r}.")
         if not self.norm_epsilon > 0.0:
             raise ValueError(f"norm_epsilon must be positive, got {self.norm_epsilon!r}.")

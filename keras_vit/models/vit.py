@@ -53,8 +53,9 @@ def vit(spec: ViTSpec, dtype=None) -> tuple[keras.KerasTensor, dict[str, keras.K
     if spec.has_cls and not cls_before_positions:
         x = ClassToken(name="cls", dtype=dtype)(x)
     endpoints["posembed_input"] = x
-    if spec.dropout:
-        x = layers.Dropout(spec.dropout, name="posembed_dropout", dtype=dtype)(x)
+    embedding_dropout = spec.dropout if spec.embedding_dropout is None else spec.embedding_dropout
+    if embedding_dropout:
+        x = layers.Dropout(embedding_dropout, name="posembed_dropout", dtype=dtype)(x)
     endpoints["embedded"] = x  # what the first block sees; private
 
     for i, rate in enumerate(np.linspace(0.0, spec.stochastic_depth, spec.num_layers)):
