@@ -54,7 +54,7 @@ def litert(
     check_options(mode, batch, output)
     graph.check_model(model)
     check_size(model.spec, mode)
-    path = check_output(path, force=force, folder=False)
+    target = check_output(path, force=force, folder=False)
     if output != "features" and not model.spec.num_classes:
         raise ValueError(f"this model has no head, so no {output}: use output='features'.")
     graph.check_backend()
@@ -63,8 +63,8 @@ def litert(
     outputs = graph.named_outputs(float_copy)
     reference = verify.run_in_chunks(lambda x: {output: outputs(x, training=False)[output]}, inputs)
 
-    with workplace(path) as folder:
-        made, base = folder / path.name, folder / "float32.tflite"
+    with workplace(target) as folder:
+        made, base = folder / target.name, folder / "float32.tflite"
         base.write_bytes(convert(outputs, output, batch, estimated_size(model.spec, "float32")))
         made.write_bytes(
             base.read_bytes() if mode == "float32" else quantized(base.read_bytes(), mode)
@@ -72,13 +72,13 @@ def litert(
         artifact = open_artifact(made)
         found = verify.run_in_chunks(artifact.run, inputs)
         comparison = verify.compare(
-            output, reference[output], found[output], mode, synthetic=synthetic, what=str(path)
+            output, reference[output], found[output], mode, synthetic=synthetic, what=str(target)
         )
         operations, weights = flatbuffer.operations(made)
         partitions, undelegated = flatbuffer.delegation(made)
         if flex := [name for name in operations if name.startswith("Flex")]:
             raise verify.ExportError(
-                f"{path} would need TensorFlow operations {flex}; nothing was written."
+                f"{target} would need TensorFlow operations {flex}; nothing was written."
             )
         one = inputs[:1] if batch is None else np.repeat(inputs[:1], batch, axis=0)
         baseline = None
@@ -89,7 +89,7 @@ def litert(
         report = Report(
             format="litert",
             mode=mode,
-            artifact=path.name,
+            artifact=target.name,
             size=made.stat().st_size,
             source=graph.source(model),
             class_names=model.class_names,
@@ -110,7 +110,7 @@ def litert(
                 DELEGATE_NOTE,
             ),
         )
-        put_in_place(made, path, report)
+        put_in_place(made, target, report)
     return report
 
 

@@ -50,7 +50,7 @@ def in_tensorflow_process(
         check_options(mode, batch, output)
         check_size(model.spec, mode)
         options = ["--quantize", mode, "--batch", str(batch or 0), "--output", output]
-    path = check_output(path, force=force, folder=folder).absolute()
+    target = check_output(path, force=force, folder=folder).absolute()
     with tempfile.TemporaryDirectory() as work:
         saved = Path(work) / "model.keras"
         model.save(saved)
@@ -62,7 +62,7 @@ def in_tensorflow_process(
             "-m",
             "keras_vit.export",
             str(saved),
-            str(path),
+            str(target),
             "--format",
             format,
         ]
@@ -76,4 +76,4 @@ def in_tensorflow_process(
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
         raise ExportError(f"the export process failed: {lines[-1].removeprefix('error: ')}")
-    return Report.read(path)
+    return Report.read(target)

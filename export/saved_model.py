@@ -35,23 +35,23 @@ def saved_model(model: Any, path: str | Path, *, images: Any = None, force: bool
         ExportError: the SavedModel does not do what the model does.
     """
     graph.check_model(model)
-    path = check_output(path, force=force, folder=True)
+    target = check_output(path, force=force, folder=True)
     graph.check_backend()
     inputs, synthetic = verify.model_inputs(model, images)
     float_copy, note = graph.float32_model(model)
     outputs = graph.named_outputs(float_copy)
 
-    with workplace(path) as folder:
-        made = folder / path.name
+    with workplace(target) as folder:
+        made = folder / target.name
         _write(float_copy, outputs, made)
         comparisons, signatures, operations = _check(
-            float_copy, outputs, made, inputs, synthetic, path
+            float_copy, outputs, made, inputs, synthetic, target
         )
         artifact = open_artifact(made)
         report = Report(
             format="tf_saved_model",
             mode="float32",
-            artifact=path.name,
+            artifact=target.name,
             size=sum(file.stat().st_size for file in made.rglob("*") if file.is_file()),
             source=graph.source(model),
             class_names=model.class_names,
@@ -62,7 +62,7 @@ def saved_model(model: Any, path: str | Path, *, images: Any = None, force: bool
             latency=verify.measure_latency(lambda: artifact.run(inputs[:1]), threads=None),
             notes=graph.notes(float_copy, note),
         )
-        put_in_place(made, path, report)
+        put_in_place(made, target, report)
     return report
 
 

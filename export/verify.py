@@ -140,7 +140,7 @@ def compare(
 
 def measure_latency(
     run: Callable[[], Any], threads: int | None, runs: int = 30, seconds: float = 1.5
-):
+) -> Latency:
     """Times a call: 3 warm-up runs, then up to `runs` within about `seconds`, at least 5."""
     times = []
     for _ in range(3):
