@@ -1,0 +1,72 @@
+"""The commands by name, each with an example in its help."""
+
+import inspect
+
+import typer
+
+from keras_vit.cli.catalogue import info, list_models
+from keras_vit.cli.common import command
+from keras_vit.cli.convert import convert, export
+from keras_vit.cli.demo import demo
+from keras_vit.cli.doctor import doctor
+from keras_vit.cli.evaluate import evaluate
+from keras_vit.cli.finetune import finetune
+from keras_vit.cli.predict import predict
+from keras_vit.cli.train import train
+
+COMMANDS = {
+    "list": (list_models, 'keras-vit list "ViT-B*" --pretrained'),
+    "info": (info, "keras-vit info ViT-L/16"),
+    "predict": (predict, "keras-vit predict ViT-B/16 cat.jpg dog.jpg --top 3"),
+    "finetune": (
+        finetune,
+        "keras-vit finetune ViT-B/16 --data folder:flowers --image-size 384 --out runs/flowers",
+    ),
+    "evaluate": (
+        evaluate,
+        "keras-vit evaluate runs/flowers/model.keras --data folder:flowers_test",
+    ),
+    "convert": (convert, "keras-vit convert runs/flowers/model.keras flowers.npz"),
+    "export": (
+        export,
+        "keras-vit export runs/flowers/model.keras -o flowers.tflite --quantize dynamic_int8",
+    ),
+    "doctor": (doctor, "keras-vit doctor"),
+    "train": (train, "keras-vit train fashion_mnist/ten --out runs/ten"),
+    "demo": (demo, "keras-vit demo --out demo"),
+}
+
+app = typer.Typer(
+    name="keras-vit",
+    help="Vision Transformers in Keras 3: load, fine-tune, evaluate, export.",
+    epilog="Example: keras-vit demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _reflowed(text: str) -> str:
+    """A docstring whose paragraphs are one line each, for the terminal to wrap."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+for _name, (_function, _example) in COMMANDS.items():
+    _help = _reflowed(_function.__doc__ or "")
+    app.command(_name, help=_help, epilog=f"Example: {_example}")(command(_function))
+
+
+@app.callback()
+def version(
+    show: bool = typer.Option(
+        False, "--version", help="Print the version and leave.", is_eager=True
+    ),
+) -> None:
+    """Vision Transformers in Keras 3: load, fine-tune, evaluate, export."""
+    if show:
+        from keras_vit import __version__
+
+        typer.echo(f"keras-vit {__version__}")
+        raise typer.Exit()

@@ -1,0 +1,101 @@
+"""One thing that classifies, whatever it was opened from: a name, a checkpoint, an exported file."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from keras_vit.card import Preprocessing
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A name (ViT-B/16), a .keras or .npz file, a .tflite file or a SavedModel folder.",
+        show_default=False,
+    ),
+]
+ImageSize = Annotated[
+    str | None,
+    typer.Option("--image-size", help="Pixels, 384 or HEIGHTxWIDTH; the checkpoint's by default."),
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """What `predict` and `evaluate` need of a model.
+
+    Attributes:
+        name: as it was asked for.
+        kind: `keras`, `litert` or `tf_saved_model`.
+        predict: preprocessed float32 images (B, H, W, C) -> probabilities (B, classes).
+        image_size, channels, preprocessing: what it takes.
+        class_names: of its outputs, in order.
+        sigmoid: whether an image can have several classes.
+    """
+
+    name: str
+    kind: str
+    predict: Callable[[np.ndarray], np.ndarray]
+    image_size: tuple[int, int]
+    channels: int
+    preprocessing: Preprocessing
+    class_names: tuple[str, ...]
+    sigmoid: bool
+
+
+def open_classifier(name: str, image_size: tuple[int, int] | None = None) -> Classifier:
+    """Opens a model or an exported file.
+
+    Raises:
+        ValueError: it has no classes to predict, or an exported file has no report beside it.
+        FileNotFoundError: it is not on this machine.
+    """
+    path = Path(name)
+    if path.suffix == ".tflite" or path.is_dir():
+        if image_size:
+            raise ValueError(f"{name} is an exported file: its image size is fixed.")
+        return _exported(name)
+    from keras_vit.zoo.api import load
+
+    model = load(name, image_size=image_size)
+    if not model.has_usable_head:
+        raise ValueError(
+            f"{name} has no usable head (it is missing or all zeros): fine-tune it first, or name a "
+            f"checkpoint with classes."
+        )
+    return Classifier(
+        name=name,
+        kind="keras",
+        predict=model.probabilities,
+        image_size=model.spec.image_size,
+        channels=model.spec.in_channels,
+        preprocessing=model.preprocessing,
+        class_names=model.class_names,
+        sigmoid=model.spec.classifier_activation == "sigmoid",
+    )
+
+
+def _exported(name: str) -> Classifier:
+    from keras_vit.export import open_artifact
+
+    artifact = open_artifact(name)
+    if artifact.report is None:
+        raise ValueError(
+            f"{name} has no report beside it, so its classes and preprocessing are unknown: export "
+            f"it with keras-vit export, and keep the .json with it."
+        )
+    source: dict[str, Any] = artifact.report.source
+    spec, card = source["spec"], source["card"] or {}
+    return Classifier(
+        name=name,
+        kind=artifact.format,
+        predict=artifact.predict,
+        image_size=tuple(spec["image_size"]),
+        channels=spec["in_channels"],
+        preprocessing=Preprocessing(**card.get("preprocessing", {})),
+        class_names=tuple(artifact.report.class_names),
+        sigmoid=spec["classifier_activation"] == "sigmoid",
+    )
