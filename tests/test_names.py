@@ -201,6 +201,13 @@ def test_weights_of_timm_that_are_not_googles_are_refused_with_the_known_ones():
         resolve("vit_base_patch16_224.dino")
 
 
+def test_an_augreg_file_without_a_card_is_loaded_by_its_path():
+    name = B16_384.replace("medium1", "light0")
+    with pytest.raises(ValueError) as error:
+        resolve(name + ".npz")
+    assert f"load('ViT-B/16', weights='PATH/{name}.npz')" in str(error.value)
+
+
 @pytest.mark.case("L07")
 @pytest.mark.parametrize(
     ("name", "kind"),

@@ -10,6 +10,9 @@ import pytest
 from keras_vit.model import VisionModel
 from keras_vit.spec import POOLS, ViTSpec
 from keras_vit.train.recipes.fashion_mnist import mini_spec
+from keras_vit.zoo.cards import all_cards, card_spec
+from keras_vit.zoo.fetch import find
+from keras_vit.zoo.formats import google_npz
 from keras_vit.zoo.variants import VARIANTS
 
 # Counts from running vit_jax's own models; `-gap-norep` rows are the mean-pooled ones of GSAM.
@@ -121,3 +124,14 @@ def test_the_formula_agrees_with_the_model_for_every_option(pool):
 def test_the_formula_agrees_where_the_table_has_no_entry_for_the_class_token(pool):
     spec = dataclasses.replace(TINY, pool=pool, posemb_includes_cls=False)
     assert VisionModel(spec).count_params() == spec.num_params
+
+
+@pytest.mark.parametrize("name", ["ViT-Ti/16@augreg_in21k_ft_in1k_384", "ViT-S/32@gsam_in1k"])
+def test_a_file_of_the_cards_network_has_the_cards_size(name, tmp_path, monkeypatch):
+    card = all_cards()[name]
+    path = tmp_path / str(card.file)
+    path.parent.mkdir(parents=True)
+    google_npz.save_weights(VisionModel(card_spec(card)), path)
+    assert path.stat().st_size == card.size  # predicted from the keys, met to the byte
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path))
+    assert find(card) == path

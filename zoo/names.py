@@ -129,10 +129,10 @@ def resolve_tag(variant: str, tag: str) -> str:
         for candidate in known:
             if candidate.lower() == wanted:
                 return candidate
-        # Without its resolution a tag means the default's, else the largest, and the authors' pick.
+        # Without its resolution a tag means the largest, and the authors' pick.
         longer = [c for c in known if re.fullmatch(rf"{re.escape(wanted)}_\d+", c.lower())]
         if longer:
-            return max(longer, key=lambda c: (c == DEFAULTS.get(variant), int(c.rsplit("_", 1)[1])))
+            return max(longer, key=lambda c: int(c.rsplit("_", 1)[1]))
     if not known:
         raise ValueError(_nothing_released(variant))
     near = difflib.get_close_matches(folded, known, 1, 0.6)
@@ -261,6 +261,11 @@ def _unknown(text: str) -> str:
                 f"{text!r} names {kind}{f' ({near[0]})' if near else ''}, and this version has plain "
                 f"ViT models only: {_listed(VARIANTS)}."
             )
+    if (augreg := re.match(r"([A-Za-z]+_\d+)-i(1|21)k-\d+ep-lr_", text)) and _variant(augreg[1]):
+        return (
+            f"{text!r} is named as one of the 50,000 AugReg files, but has no card here: fetch it and "
+            f"use keras_vit.load({_variant(augreg[1])!r}, weights='PATH/{text.removesuffix('.npz')}.npz')."
+        )
     near = _nearest(text)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {_listed(VARIANTS)}."
     return f"no model goes by the name {text!r}: {hint}"
