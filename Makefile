@@ -7,7 +7,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 # The stamp's name holds what the environment depends on: change one of these and it is made anew.
-KEY := $(shell { cat setup.py; pwd; $(PYTHON) -V; } 2>&1 | cksum | cut -d' ' -f1)
+KEY := $(shell { cat setup.py; pwd; $(PYTHON) -V || true; } 2>&1 | cksum | cut -d' ' -f1)
 STAMP := .venv/installed-$(KEY)
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 BENCH_STAMP := .venv/bench-$(KEY)
@@ -25,7 +25,7 @@ help:
 # An environment that was moved, is broken or has an older Python is made anew.
 $(STAMP):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	  echo "keras_vit needs Python 3.11 or newer and found $$($(PYTHON) -V 2>&1 || true): install one and call make PYTHON=python3.11 ..." >&2; \
+	  echo "keras_vit needs Python 3.11 or newer and found $$($(PYTHON) -V 2>/dev/null || echo none): install one and call make PYTHON=python3.11 ..." >&2; \
 	  exit 2; }
 	@exec 9<.; flock 9; if [ ! -e $@ ]; then \
 	  echo "Installing into .venv (once, a few minutes) ..."; \
