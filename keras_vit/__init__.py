@@ -75,8 +75,20 @@ class _Facade(types.ModuleType):
 sys.modules[__name__].__class__ = _Facade
 
 
-def _register(_keras=None) -> None:
-    """Makes `keras.saving.load_model` know our classes without custom_objects."""
+_PACKAGES = ("keras_vit.layers", "keras_vit.models")
+
+
+def _register(done: types.ModuleType | None = None) -> None:
+    """Makes `keras.saving.load_model` know our classes without custom_objects.
+
+    A program may import `keras_vit.layers` before Keras, which then arrives while that package is
+    half imported: the classes are registered when it is done.
+    """
+    for name in _PACKAGES:
+        module = sys.modules.get(name)
+        state = getattr(module, "__spec__", None)
+        if module is not done and getattr(state, "_initializing", False):
+            return
     importlib.import_module("keras_vit.model")
 
 
@@ -85,4 +97,5 @@ def _register(_keras=None) -> None:
 if "keras" in sys.modules and hasattr(sys.modules["keras"], "Model"):
     _register()
 else:
-    wrapt.register_post_import_hook(_register, "keras")
+    for _name in ("keras", *_PACKAGES):
+        wrapt.register_post_import_hook(_register, _name)

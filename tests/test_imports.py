@@ -160,6 +160,15 @@ def test_card_stays_a_function_after_its_namesake_module_is_imported():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("part", ["keras_vit.layers", "keras_vit.models", "keras_vit.data.batches"])
+def test_any_part_may_be_imported_first_and_registers_the_model(part):
+    done = python(
+        f"import {part}, keras\nassert keras.saving.get_registered_object('keras_vit>VisionModel')",
+        KERAS_BACKEND="tensorflow",
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
 BLOCK = """
 import sys
 for name in ("tensorflow_addons", "tf_keras", "jax", "torch", "scipy"):
