@@ -237,9 +237,10 @@ class VisionModel(keras.Model):
         self._check_range(x)
         return super().predict(x, *args, **kwargs)
 
-    def call(self, inputs, training=None, mask=None):
+    def __call__(self, inputs, *args, **kwargs):
+        # Not in call(): Keras's own check of the shape comes before it.
         self._check_input(inputs)
-        return super().call(inputs, training=training, mask=mask)
+        return super().__call__(inputs, *args, **kwargs)
 
     def _check_input(self, inputs) -> None:
         """One sentence for a wrong shape; one warning for pixels that were not preprocessed."""

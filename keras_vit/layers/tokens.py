@@ -25,6 +25,10 @@ class ClassToken(keras.layers.Layer):
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[1] + 1, input_shape[2])
 
+    def get_config(self):
+        # Keras's automatic config gives up on a dtype policy that is an object.
+        return super().get_config()
+
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class FirstToken(keras.layers.Layer):
@@ -35,6 +39,9 @@ class FirstToken(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
+
+    def get_config(self):
+        return super().get_config()
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
