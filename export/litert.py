@@ -105,6 +105,7 @@ def litert(
             notes=graph.notes(
                 float_copy,
                 note,
+                verify.agreement_note(comparison),
                 RESIZABLE_NOTE if batch is None else None,
                 f"latency is that of one run with {batch} images." if batch and batch > 1 else None,
                 DELEGATE_NOTE,

@@ -139,6 +139,16 @@ def compare(
     return result
 
 
+def agreement_note(comparison: Comparison) -> str | None:
+    """A sentence when too few synthetic images keep their class, which alone fails no export."""
+    if comparison.agreement is None or comparison.agreement >= AGREEMENT:
+        return None
+    return (
+        f"only {comparison.agreement:.1%} of the synthetic images keep their top-1 class, which may "
+        f"be ties between classes: export again with images= of your own to have it judged."
+    )
+
+
 def measure_latency(
     run: Callable[[], Any], threads: int | None, runs: int = 30, seconds: float = 1.5
 ) -> Latency:

@@ -179,6 +179,32 @@ def test_too_large_a_model_is_refused_before_any_graph_is_built(tmp_path):
         check_size(giant, "dynamic_int8")
 
 
+@pytest.mark.case("X06")
+@pytest.mark.parametrize("mode", ["float16", "dynamic_int8"])
+def test_smaller_modes_pass_through_a_float32_file_over_the_limit(
+    random_model, tmp_path, monkeypatch, mode
+):
+    # What a model of 2.5 GB does, with a limit of 1 kB: its weights stand after the flatbuffer.
+    module = importlib.import_module("keras_vit.export.litert")
+    convert, flags = module.convert, []
+    monkeypatch.setattr(module, "LIMIT", 1000)
+    monkeypatch.setattr(
+        module, "convert", lambda *a: flags.append(_weights_after(c := convert(*a))) or c
+    )
+    model = random_model(SMALL)
+    report = export.litert(model, tmp_path / "large.tflite", quantize=mode)
+    assert flags == [True]
+    assert report.weights["FLOAT16" if mode == "float16" else "INT8"] > 0
+    assert report.comparison.relative_error <= BOUNDS[mode][1]
+
+
+def _weights_after(content):
+    from ai_edge_litert import schema_py_generated as schema
+
+    model = schema.Model.GetRootAs(content, 0)
+    return any(model.Buffers(i).Offset() > 1 for i in range(model.BuffersLength()))
+
+
 def test_attention_pooling_and_half_precision_models(random_model, tmp_path):
     # The pooling query becomes a constant, which as int8 no kernel multiplies with floats.
     spec = ViTSpec(**{**vars(SMALL), "pool": "map", "representation_size": 16})
@@ -247,6 +273,7 @@ def test_files_can_be_read_by_others(files):
     assert left == {f"{m}.tflite{end}" for m in MODES for end in ("", ".json")}
 
 
+@pytest.mark.case("Q09")
 def test_wrong_graph_is_an_error_and_leaves_nothing(random_model, tmp_path, monkeypatch):
     module = importlib.import_module("keras_vit.export.litert")
     convert = module.convert

@@ -1,5 +1,6 @@
 """What is refused before and after an export, the report, and exporting from another backend."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -11,7 +12,13 @@ import pytest
 from keras_vit import export
 from keras_vit.export import __main__ as command
 from keras_vit.export.artifact import Artifact
-from keras_vit.export.verify import compare, measure_latency, model_inputs, synthetic_images
+from keras_vit.export.verify import (
+    agreement_note,
+    compare,
+    measure_latency,
+    model_inputs,
+    synthetic_images,
+)
 from keras_vit.spec import ViTSpec
 
 pytestmark = pytest.mark.tf_only
@@ -154,12 +161,15 @@ def test_comparison_measures_what_it_says():
     assert (result.agreement, result.images) == (1.0, 2)
 
 
+@pytest.mark.case("Q02")
 def test_disagreement_is_judged_on_given_images_only():
     reference = np.tile([0.51, 0.49, 0.0], (10, 1))
     found = reference.copy()
     found[0] = [0.49, 0.51, 0.0]
     made_up = compare("probabilities", reference, found, "dynamic_int8", synthetic=True, what="x")
     assert made_up.agreement == 0.9
+    assert "only 90.0% of the synthetic images" in agreement_note(made_up)
+    assert agreement_note(dataclasses.replace(made_up, agreement=0.95)) is None
     with pytest.raises(export.ExportError, match=r"same top-1 class .* only 90.0% of 10 images"):
         compare("probabilities", reference, found, "dynamic_int8", synthetic=False, what="x")
 
