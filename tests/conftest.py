@@ -12,6 +12,7 @@ BACKEND = os.environ["KERAS_BACKEND"]
 
 # Files whose tests touch neither Keras nor a backend: once, on TensorFlow, is enough.
 BACKEND_FREE = {
+    "test_batches.py",
     "test_cards.py",
     "test_cases.py",
     "test_fashion_mnist.py",
@@ -20,6 +21,7 @@ BACKEND_FREE = {
     "test_labels.py",
     "test_names.py",
     "test_packaging.py",
+    "test_sources.py",
 }
 FULL_TIMEOUT = 3600  # seconds for one test marked `full`
 
