@@ -1,6 +1,7 @@
-"""The recipe's optimizer: what it decays, and that small batches can stand for a large one."""
+"""The recipe's optimizer: its learning rate, what it decays, small batches instead of a large one."""
 
 import dataclasses
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,6 +11,9 @@ from keras import ops
 from keras_vit import VisionModel, ViTSpec
 from keras_vit.train.recipe import Recipe
 from keras_vit.train.run import make_optimizer
+from keras_vit.train.schedules import WarmupDecay
+
+SCHEDULES = np.load(Path(__file__).parent / "oracles" / "schedules.npz")
 
 # Has every kind of parameter: class token, position table, norms, biases, kernels, pre_logits.
 TINY = ViTSpec(
@@ -78,3 +82,32 @@ def test_accumulated_small_batches_equal_one_large():
     for large, small in zip(*found, strict=True):
         # The same sum in another order: float32 rounding of gradients of order 1.
         np.testing.assert_allclose(small, large, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [n for n in SCHEDULES.files if n.startswith("vit_jax/")])
+def test_learning_rates_are_those_of_the_original_code(name):
+    decay, total, base, warmup = name.removeprefix("vit_jax/").split("_")
+    schedule = WarmupDecay(float(base), int(total), int(warmup.removeprefix("w")), decay)
+    steps = SCHEDULES["steps"]
+    found = np.array([ops.convert_to_numpy(schedule(int(step))) for step in steps])
+    # A cosine in float32 near its zero: 1e-7 of the peak.
+    np.testing.assert_allclose(found, SCHEDULES[name], rtol=1e-5, atol=2e-7 * float(base))
+    assert len(np.unique(found)) > 5
+
+
+def test_a_schedule_is_rebuilt_from_its_config():
+    schedule = WarmupDecay(0.1, 100, 10, "linear", 1e-4)
+    again = WarmupDecay.from_config(schedule.get_config())
+    assert float(again(37)) == float(schedule(37))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.1, 100, 0, "step"), r"decay must be one of .*'step'"),
+        ((0.1, 100, 100), r"warmup_steps must be less than the 100 steps of the run, got 100"),
+    ],
+)
+def test_wrong_schedules_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        WarmupDecay(*arguments)
