@@ -47,14 +47,14 @@ app = typer.Typer(
 )
 
 
-def _reflowed(text: str) -> str:
+def reflowed(text: str) -> str:
     """A docstring whose paragraphs are one line each, for the terminal to wrap."""
     paragraphs = inspect.cleandoc(text).split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 for _name, (_function, _example) in COMMANDS.items():
-    _help = _reflowed(_function.__doc__ or "")
+    _help = reflowed(_function.__doc__ or "")
     app.command(_name, help=_help, epilog=f"Example: {_example}")(command(_function))
 
 

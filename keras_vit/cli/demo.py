@@ -107,7 +107,9 @@ def _run(plan: Plan, out: Path, bar: Any) -> dict[str, Any]:
         "runs": runs,
         "summary": {kind: _summary(runs, kind) for kind in ("pretrained", "from_scratch")},
         "exported_run": best["folder"],
-        "artifacts": _artifacts(out / best["folder"] / "model.keras", test, out, step),
+        "artifacts": _artifacts(
+            out / best["folder"] / "model.keras", test, plan.verified, out, step
+        ),
         "versions": versions(),
     }
 
@@ -217,7 +219,9 @@ def _summary(runs: list[dict[str, Any]], kind: str) -> dict[str, Any]:
     return summary
 
 
-def _artifacts(keras_file: Path, test: Any, out: Path, step: _Steps) -> list[dict[str, Any]]:
+def _artifacts(
+    keras_file: Path, test: Any, verified: int, out: Path, step: _Steps
+) -> list[dict[str, Any]]:
     """Exports the model in every format and runs every file on the test images."""
     import numpy as np
 

@@ -55,9 +55,13 @@ def finetune(
     epochs: Annotated[
         int | None, typer.Option("--epochs", min=1, help="By default 300 steps.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1)] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", min=1, help="By default 32.")
+    ] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Peak rate; by default by size.")] = None,
-    optimizer: Annotated[Optimizer | None, typer.Option("--optimizer")] = None,
+    optimizer: Annotated[
+        Optimizer | None, typer.Option("--optimizer", help="By default adamw.")
+    ] = None,
     augment: Annotated[
         str | None, typer.Option("--augment", help="Of flip, shift, erase: flip,shift.")
     ] = None,
@@ -75,7 +79,7 @@ def finetune(
         bool, typer.Option("--from-scratch", help="The same network with random weights.")
     ] = False,
     freeze: Annotated[bool, typer.Option("--freeze", help="Train the head only.")] = False,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Of split, order and augmentation.")] = 0,
     force: Force = False,
 ) -> Answer:
     """Fine-tune a model on labelled images and write it with a report.
