@@ -99,7 +99,7 @@ def training(rounds: int) -> list[dict]:
             for model in models:
                 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
                 model.compile(keras.optimizers.AdamW(1e-4), loss, jit_compile=False)
-            result = paired(*(lambda m=m: m.train_on_batch(x, y) for m in models), rounds)
+            result = paired(*(lambda m=m, x=x, y=y: m.train_on_batch(x, y) for m in models), rounds)
             rows.append(
                 _row(f"training step, batch {batch}", name, dtype, result, batch, "images/s")
             )

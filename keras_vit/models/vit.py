@@ -80,7 +80,12 @@ def vit(spec: ViTSpec, dtype=None) -> tuple[keras.KerasTensor, dict[str, keras.K
         x = layers.GlobalAveragePooling1D(name="gap", dtype=dtype)(x)
     elif spec.pool == "map":
         x = MapHead(
-            spec.num_heads, spec.mlp_dim, spec.activation, spec.norm_epsilon, name="map", dtype=dtype
+            spec.num_heads,
+            spec.mlp_dim,
+            spec.activation,
+            spec.norm_epsilon,
+            name="map",
+            dtype=dtype,
         )(x)
     if spec.representation_size:
         x = layers.Dense(
