@@ -1,7 +1,9 @@
 """From 8-bit images to model input, as a layer that travels into exports, and as NumPy for pipelines.
 
-Resizing is two matrix products, one per axis. The matrices are built from the same few lines for
-every method, backend and for sizes known only at run time.
+Bilinear resizing without antialias, the rule of the Google checkpoints, repeats TensorFlow's
+arithmetic operation by operation, because where fractions are dropped afterwards one rounding more or
+less is a whole grey level. The other methods are two matrix products, one per axis, built from the
+same few lines for every backend and for sizes known only at run time.
 """
 
 import dataclasses
@@ -28,10 +30,7 @@ def resize_matrix(old, new, method: str, antialias: bool, xp: Any = np):
     Source: tf.image.resize (oracle `preprocess.npz`).
     """
 
-    def real(value):
-        return np.float32(value) if isinstance(value, (int, float)) else xp.cast(value, "float32")
-
-    scale = real(old) / real(new)
+    scale = _real(old, xp) / _real(new, xp)
     out = xp.expand_dims(xp.arange(new, dtype="float32"), 1)  # (new, 1)
     cell = xp.expand_dims(xp.arange(old, dtype="float32"), 0)  # (1, old)
     if method == "area":
@@ -40,9 +39,6 @@ def resize_matrix(old, new, method: str, antialias: bool, xp: Any = np):
     else:
         width = xp.maximum(scale, np.float32(1.0)) if antialias else np.float32(1.0)
         centre = (out + 0.5) * scale - 0.5
-        if method == "bilinear" and not antialias:
-            # Outside the image the edge pixel counts fully, as with clamped coordinates.
-            centre = xp.maximum(xp.minimum(centre, real(old) - 1.0), np.float32(0.0))
         weights = _kernel(xp.abs(centre - cell) / width, method, xp)
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
@@ -55,6 +51,73 @@ def _kernel(x, method: str, xp: Any):
     return xp.where(x <= 1.0, near, xp.where(x < 2.0, far, np.float32(0.0)))
 
 
+def _real(value, xp: Any):
+    return np.float32(value) if isinstance(value, (int, float)) else xp.cast(value, "float32")
+
+
+def _bilinear(x, target, xp: Any):
+    """Interpolates between the four neighbours, edges repeated; float32.
+
+    Source: TensorFlow's kernel resize_bilinear_op: along x first, then along y.
+    """
+    height, width = (x.shape[-3], x.shape[-2]) if xp is np else _sizes(x)
+    above, below, down = _neighbours(height, target[0], xp)
+    left, right, across = _neighbours(width, target[1], xp)
+    across, down = across[:, None], down[:, None, None]
+
+    def corner(rows, cols):
+        taken = xp.take(xp.take(x, rows, axis=-3), cols, axis=-2)
+        return taken.astype(np.float32) if xp is np else xp.cast(taken, "float32")
+
+    top = corner(above, left)
+    top = top + (corner(above, right) - top) * across
+    bottom = corner(below, left)
+    bottom = bottom + (corner(below, right) - bottom) * across
+    return top + (bottom - top) * down
+
+
+def _neighbours(old, new, xp: Any):
+    """(new,) indices before and after each half-pixel centre, and the weight of the second."""
+    scale = _real(old, xp) / _real(new, xp)
+    centre = (xp.arange(new, dtype="float32") + np.float32(0.5)) * scale - np.float32(0.5)
+    floor = xp.floor(centre)
+
+    def index(value):
+        value = value.astype(np.int32) if xp is np else xp.cast(value, "int32")
+        return xp.minimum(xp.maximum(value, 0), old - 1)
+
+    return index(floor), index(xp.ceil(centre)), centre - floor
+
+
+def _area(x: np.ndarray, target) -> np.ndarray:
+    """Means of the cells under each pixel, in the order of TensorFlow's kernel resize_area_op."""
+    x = x.astype(np.float32)
+    (rows, row_weights), (cols, col_weights) = map(_cells, x.shape[-3:-1], target)
+    across = 0.0
+    for k in range(cols.shape[1]):
+        across = across + np.take(x, cols[:, k], axis=-2) * col_weights[:, k, None]
+    mean = 0.0
+    for k in range(rows.shape[1]):
+        mean = mean + np.take(across, rows[:, k], axis=-3) * row_weights[:, k, None, None]
+    scales = [
+        np.float32(old) / np.float32(new) for old, new in zip(x.shape[-3:-1], target, strict=True)
+    ]
+    return mean * np.float32(1.0 / (scales[0] * scales[1]))
+
+
+def _cells(old: int, new: int) -> tuple[np.ndarray, np.ndarray]:
+    """(new, k) cells that each pixel covers and how much of them, padded with weight 0."""
+    scale = np.float32(old) / np.float32(new)
+    start = (np.arange(new, dtype=np.float32) * scale)[:, None]
+    end = (np.arange(1, new + 1, dtype=np.float32) * scale)[:, None]
+    first, last = np.floor(start), np.ceil(end)
+    cell = first + np.arange(int((last - first).max()), dtype=np.float32)
+    inside = np.where(cell + 1 > end, end - cell, np.float32(1.0))
+    cut = np.where(cell + 1 > end, scale, cell + 1 - start)
+    weight = np.where(cell < last, np.where(cell < start, cut, inside), np.float32(0.0))
+    return np.clip(cell, 0, old - 1).astype(int), weight
+
+
 def preprocess(images, image_size, how: Preprocessing, xp: Any = np):
     """(B, h, w, C) or (h, w, C) in 0..255 -> float32 of `image_size`, normalised.
 
@@ -63,25 +126,49 @@ def preprocess(images, image_size, how: Preprocessing, xp: Any = np):
         image_size: (H, W) of the result.
         how: the checkpoint's rule.
         xp: `numpy` or `keras.ops`.
+
+    Raises:
+        ValueError: the rule has other channels, or leaves an image too small for the crop.
     """
-    x = images.astype(np.float32) if xp is np else xp.cast(images, "float32")
+    x, slack = images, 0.0
+    if len(how.mean) not in (1, x.shape[-1]):
+        raise ValueError(
+            f"the preprocessing is for {len(how.mean)} channels, but the images have {x.shape[-1]}."
+        )
     height, width = (x.shape[-3], x.shape[-2]) if xp is np else _sizes(x)
     target = _resize_target((height, width), image_size, how, xp)
+    if any(isinstance(t, int) and t < s for t, s in zip(target, image_size, strict=True)):
+        raise ValueError(
+            f"an image of {height}x{width}, after {how.resize!r} resizing {target[0]}x{target[1]}, is "
+            f"too small for the central {image_size[0]}x{image_size[1]}: raise resize_to of the "
+            f"preprocessing."
+        )
     if not _same((height, width), target):
-        rows = resize_matrix(height, target[0], how.method, how.antialias, xp)
-        cols = resize_matrix(width, target[1], how.method, how.antialias, xp)
-        x = xp.matmul(cols, x)  # contracts w: (..., h, W, C)
-        flat = xp.reshape(x, (*_leading(x, xp), height, target[1] * x.shape[-1]))
-        x = xp.reshape(xp.matmul(rows, flat), (*_leading(x, xp), *target, x.shape[-1]))
+        if how.method == "bilinear" and not how.antialias:
+            x = _bilinear(x, target, xp)
+        elif how.method == "area" and xp is np:
+            x = _area(x, target)
+        else:
+            x = _by_matrices(x, (height, width), target, how, xp)
+            # Absorbs the rounding of the products: a flat area of 200 could come out as 199.
+            slack = 1e-3
         if how.truncate:
-            # The thousandth absorbs the rounding of the products: without it a flat area of 200
-            # can come out as 199.
-            x = xp.floor(xp.clip(x + 1e-3, 0.0, 255.0))
+            x = xp.floor(xp.clip(x + np.float32(slack), 0.0, 255.0))
+    x = x.astype(np.float32) if xp is np else xp.cast(x, "float32")
     if not _same(target, image_size):
         top, left = (target[0] - image_size[0]) // 2, (target[1] - image_size[1]) // 2
         x = x[..., top : top + image_size[0], left : left + image_size[1], :]
         x = xp.reshape(x, (*_leading(x, xp), *image_size, x.shape[-1]))
     return (x - np.asarray(how.mean, np.float32)) / np.asarray(how.std, np.float32)
+
+
+def _by_matrices(x, size, target, how: Preprocessing, xp: Any):
+    x = x.astype(np.float32) if xp is np else xp.cast(x, "float32")
+    rows = resize_matrix(size[0], target[0], how.method, how.antialias, xp)
+    cols = resize_matrix(size[1], target[1], how.method, how.antialias, xp)
+    x = xp.matmul(cols, x)  # contracts w: (..., h, W, C)
+    flat = xp.reshape(x, (*_leading(x, xp), size[0], target[1] * x.shape[-1]))
+    return xp.reshape(xp.matmul(rows, flat), (*_leading(x, xp), *target, x.shape[-1]))
 
 
 def _resize_target(size, image_size, how: Preprocessing, xp):
@@ -90,12 +177,15 @@ def _resize_target(size, image_size, how: Preprocessing, xp):
         return size
     if how.resize == "stretch":
         return (how.resize_to, how.resize_to) if how.resize_to else tuple(image_size)
+    # For a square input the shorter side becomes `short`; for another one, the image just covers it.
     short = how.resize_to or min(image_size)
+    sides = [short * s / min(image_size) for s in image_size]
     if xp is np or all(isinstance(s, int) for s in size):
         # Rounded half to even, as Python and TensorFlow do. Source: big_vision pp/ops_image.py.
-        ratio = short / min(size)
+        ratio = max(side / s for side, s in zip(sides, size, strict=True))
         return tuple(int(np.round(s * ratio)) for s in size)
-    ratio = short / ops.cast(ops.minimum(size[0], size[1]), "float32")
+    ratios = [side / ops.cast(s, "float32") for side, s in zip(sides, size, strict=True)]
+    ratio = ops.maximum(*ratios)
     return tuple(ops.cast(ops.round(ops.cast(s, "float32") * ratio), "int32") for s in size)
 
 
