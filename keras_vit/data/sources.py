@@ -253,9 +253,21 @@ def tfds(name: str, *, data_dir: str | None = None) -> Source:
             'tfds: data needs tensorflow-datasets: pip install "keras-vit-zoo[tfds]".'
         ) from None
     name, _, split = name.partition(":")
-    dataset, info = tensorflow_datasets.load(
-        name, split=split or "train", data_dir=data_dir, with_info=True, download=False
-    )
+    try:
+        dataset, info = tensorflow_datasets.load(
+            name, split=split or "train", data_dir=data_dir, with_info=True, download=False
+        )
+    except Exception as error:
+        # Its errors list every data set there is, or are bare assertions.
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(
+            f"tfds:{name} has no split {split or 'train'!r} on this machine ({reason}): check the "
+            f"name, and prepare the data with tensorflow_datasets.load({name!r})."
+        ) from None
+    if not {"image", "label"} <= set(info.features):
+        raise ValueError(
+            f"tfds:{name} has the features {sorted(info.features)}, but `image` and `label` are needed."
+        )
     images, labels, size = [], [], 0
     for example in tensorflow_datasets.as_numpy(dataset):
         images.append(example["image"])
@@ -266,9 +278,8 @@ def tfds(name: str, *, data_dir: str | None = None) -> Source:
                 f"tfds:{name} decodes to more than {TFDS_MEMORY_LIMIT >> 30} GiB: name a smaller "
                 f"split, for example tfds:{name}:train[:10%]."
             )
-    return Source(
-        f"tfds:{name}", images, np.array(labels, np.int32), tuple(info.features["label"].names)
-    )
+    names = tuple(info.features["label"].names)
+    return Source(f"tfds:{name}:{split or 'train'}", images, np.array(labels, np.int32), names)
 
 
 FASHION_MNIST_CLASSES = (
