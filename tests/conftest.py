@@ -88,6 +88,36 @@ def _reason_to_leave_out(item, wants_full: bool) -> str | None:
     return None
 
 
+@pytest.fixture(scope="session")
+def embedded_stand_ins(tmp_path_factory):
+    """A table of cards in place of the embedded models': the same networks, random weights.
+
+    Name the folder in KERAS_VIT_CARDS, and a test that needs those models to be there, not to be
+    good, does not depend on what the package ships.
+    """
+    import keras
+
+    from keras_vit.data.sources import FASHION_MNIST_CLASSES
+    from keras_vit.model import VisionModel
+    from keras_vit.train.recipes.fashion_mnist import EIGHT, mini_spec
+    from keras_vit.zoo.formats import google_npz
+
+    folder, rows = tmp_path_factory.mktemp("cards"), []
+    for tag, classes in (("fashion_mnist", range(10)), ("fashion_mnist_8", EIGHT)):
+        keras.utils.set_random_seed(0)
+        model = VisionModel(mini_spec(len(classes)))
+        head = model.get_layer("head").kernel
+        head.assign(keras.random.normal(head.shape))
+        google_npz.save_weights(model, folder / f"{tag}.npz", dtype="float16")
+        rows.append(
+            f'[[card]]\nvariant = "ViT-Mini/4"\ntag = "{tag}"\nfile = "{tag}.npz"\n'
+            f"num_classes = {len(classes)}\nimage_size = [28, 28]\n"
+            f"class_names = {[FASHION_MNIST_CLASSES[i] for i in classes]!r}\n"
+        )
+    (folder / "cards.toml").write_text("\n".join(rows), "utf-8")
+    return folder
+
+
 def pytest_terminal_summary(terminalreporter):
     write = terminalreporter.write_line
     terminalreporter.section(f"left out and skipped ({BACKEND})")

@@ -58,15 +58,18 @@ for _name, (_function, _example) in COMMANDS.items():
     app.command(_name, help=_help, epilog=f"Example: {_example}")(command(_function))
 
 
-@app.callback()
-def version(
-    show: bool = typer.Option(
-        False, "--version", help="Print the version and leave.", is_eager=True
-    ),
-) -> None:
-    """Vision Transformers in Keras 3: load, fine-tune, evaluate, export."""
-    if show:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from keras_vit import __version__
 
         typer.echo(f"keras-vit {__version__}")
         raise typer.Exit()
+
+
+@app.callback(help="Vision Transformers in Keras 3: load, fine-tune, evaluate, export.")
+def options(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    """Options before a command."""
