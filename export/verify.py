@@ -152,12 +152,18 @@ def agreement_note(comparison: Comparison) -> str | None:
 def measure_latency(
     run: Callable[[], Any], threads: int | None, runs: int = 30, seconds: float = 1.5
 ) -> Latency:
-    """Times a call: 3 warm-up runs, then up to `runs` within about `seconds`, at least 5."""
+    """Times a call: up to 3 warm-up runs, then up to `runs`, each for about `seconds`.
+
+    At least one warm-up and three timed runs are made, however slow the model is.
+    """
     times = []
+    end = time.perf_counter() + seconds
     for _ in range(3):
         run()
+        if time.perf_counter() > end:
+            break
     end = time.perf_counter() + seconds
-    while len(times) < 5 or (len(times) < runs and time.perf_counter() < end):
+    while len(times) < 3 or (len(times) < runs and time.perf_counter() < end):
         start = time.perf_counter()
         run()
         times.append(1e3 * (time.perf_counter() - start))

@@ -159,17 +159,18 @@ def test_open_artifact_runs_the_folder(model, exported, pixels):
         artifact.predict(x[:, 1:])
 
 
-def test_existing_folder_needs_force_and_is_replaced_whole(random_model, exported, tmp_path):
+def test_existing_folder_needs_force_and_is_replaced_whole(random_model, tmp_path):
     small = random_model(ViTSpec(**{**vars(SPEC), "num_layers": 1, "num_classes": 0}))
     path = tmp_path / "model"
-    first = export.saved_model(small, path)
-    assert first.signatures["serving_default"]["outputs"] == {"features": [[None, 16], "float32"]}
-    (path / "stale").touch()
+    path.mkdir()
+    for name in ("saved_model.pb", "stale"):
+        (path / name).touch()
     with pytest.raises(FileExistsError, match="exists already: choose another name, or pass force"):
         export.saved_model(small, path)
     assert (path / "stale").exists()
-    export.saved_model(small, path, force=True)
-    assert not (path / "stale").exists()
+    report = export.saved_model(small, path, force=True)
+    assert report.signatures["serving_default"]["outputs"] == {"features": [[None, 16], "float32"]}
+    assert not (path / "stale").exists() and (path / "saved_model.pb").stat().st_size
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
