@@ -52,3 +52,38 @@ def test_embedding_dropout_is_a_rate_of_its_own():
         assert np.abs(dropped - kept).max() > 1e-3
     with pytest.raises(ValueError, match="embedding_dropout"):
         keras_vit.ViTSpec(8, 16, 2, 1, 4, image_size=8, embedding_dropout=1.0)
+
+
+@pytest.mark.tf_only  # one of the examples exports
+def test_the_readme_examples_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text("utf-8")
+    examples = text[text.index("## Five examples") : text.index("## What KerasCV")]
+    blocks = re.findall(r"^```python\n(.*?)^```", examples, re.M | re.S)
+    assert len(blocks) == 5
+    space = {}
+    exec(blocks[0], space)
+    with np.load(Path(keras_vit.__file__).parent / "data" / "fashion_mnist" / "subset.npz") as file:
+        labels = file["test_labels"][:2]
+    top = space["model"].predict_images(space["images"].images[:2], top=1)
+    assert [row[0][1] for row in top] == labels.tolist(), "the first example classifies wrongly"
+    exec(blocks[1], space)
+    assert tuple(space["features"].shape) == (8, 96)
+    assert tuple(space["tokens"].shape) == (8, 7, 7, 96)
+    assert tuple(space["attention"].shape) == (8, 3, 49, 49)
+    np.testing.assert_allclose(
+        keras.ops.convert_to_numpy(space["attention"]).sum(-1), 1.0, atol=1e-5
+    )  # rows of a float32 softmax
+    for block in blocks[2:]:
+        exec(block, space)
+    assert (tmp_path / "sandal_or_bag.tflite").is_file()
+    assert space["report"].comparisons["serving_default"].agreement >= 0.95
+    assert space["again"].spec.image_size == (56, 56)
+    assert (tmp_path / "mine.npz").is_file() and (tmp_path / "mine.json").is_file()
+
+
+def test_the_readme_table_of_models_is_the_generated_one():
+    from keras_vit.zoo.table import replace_block
+
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert replace_block(text) == text, "run python -m keras_vit.zoo.table --replace README.md"
