@@ -17,11 +17,14 @@ BACKEND_FREE = {
     "test_cases.py",
     "test_fashion_mnist.py",
     "test_fetch.py",
+    "test_images.py",
     "test_imports.py",
     "test_labels.py",
     "test_names.py",
     "test_packaging.py",
+    "test_posemb.py",
     "test_sources.py",
+    "test_spec.py",
 }
 FULL_TIMEOUT = 3600  # seconds for one test marked `full`
 

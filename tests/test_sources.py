@@ -106,6 +106,9 @@ def test_arrays_that_do_not_fit():
 
 def test_files_that_are_no_data(tmp_path):
     path = tmp_path / "d.npz"
+    path.write_bytes(b"PK\x03\x04 half of it")
+    with pytest.raises(ValueError, match=r"d\.npz is no \.npz of plain arrays"):
+        open_source(str(path))
     path.write_text("text")
     with pytest.raises(ValueError, match=r"d\.npz is no \.npz of plain arrays"):
         open_source(str(path))
@@ -175,7 +178,9 @@ def test_tensorflow_datasets_that_are_not_there(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in ("nothing_of_that_name", "cifar10", "cifar10:trian"):
-            with pytest.raises(ValueError, match=r"no split '.*' on this machine.*prepare") as error:
+            with pytest.raises(
+                ValueError, match=r"no split '.*' on this machine.*prepare"
+            ) as error:
                 open_source(f"tfds:{name}", data_dir=str(tmp_path))
             assert "\n" not in str(error.value) and len(str(error.value)) < 400
             assert f"tfds:{name.partition(':')[0]} " in str(error.value)

@@ -181,7 +181,8 @@ def open_source(name: str, *, data_dir: str | None = None) -> Source:
 
 def _npz(name: str) -> Source:
     try:
-        with np.load(name, allow_pickle=False) as file:
+        # An open file, because np.load leaves one open when it fails.
+        with Path(name).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             found = {key: file[key] for key in file.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{name} is no .npz of plain arrays that can be read ({error}).") from None

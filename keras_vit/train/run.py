@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import time
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -258,18 +259,24 @@ class _Keeper(keras.callbacks.Callback):
         """Takes up the state in `out`, if there is one."""
         if not self.out or not (self.out / "state.npz").is_file():
             return
-        with np.load(self.out / "state.npz", allow_pickle=False) as file:
-            about = json.loads(str(file["about"]))
-            differ = [k for k, v in self.fingerprint.items() if about[k] != v]
-            if differ:
-                raise ValueError(
-                    f"{self.out} holds a run with another {' and '.join(differ)}: give a new folder, "
-                    f"or the same arguments to go on with it."
-                )
-            for i, variable in enumerate(self._state_variables()):
-                variable.assign(file[f"now/{i}"])
-            count = sum(name.startswith("best/") for name in file.files)
-            self.best = [file[f"best/{i}"] for i in range(count)] or None
+        path = self.out / "state.npz"
+        try:
+            # An open file, because np.load leaves one open when it fails.
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                state = {name: file[name] for name in file.files}
+            about = json.loads(str(state["about"]))
+        except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} cannot be read ({error}): delete it to start anew.") from None
+        differ = [k for k, v in self.fingerprint.items() if about[k] != v]
+        if differ:
+            raise ValueError(
+                f"{self.out} holds a run with another {' and '.join(differ)}: give a new folder, "
+                f"or the same arguments to go on with it."
+            )
+        for i, variable in enumerate(self._state_variables()):
+            variable.assign(state[f"now/{i}"])
+        count = sum(name.startswith("best/") for name in state)
+        self.best = [state[f"best/{i}"] for i in range(count)] or None
         self.history, self.seconds = about["history"], about["seconds"]
         self.best_epoch = about["best_epoch"]
 
