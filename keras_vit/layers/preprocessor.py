@@ -93,10 +93,10 @@ def _area(x: np.ndarray, target) -> np.ndarray:
     """Means of the cells under each pixel, in the order of TensorFlow's kernel resize_area_op."""
     x = x.astype(np.float32)
     (rows, row_weights), (cols, col_weights) = map(_cells, x.shape[-3:-1], target)
-    across = 0.0
+    across: Any = 0.0
     for k in range(cols.shape[1]):
         across = across + np.take(x, cols[:, k], axis=-2) * col_weights[:, k, None]
-    mean = 0.0
+    mean: Any = 0.0
     for k in range(rows.shape[1]):
         mean = mean + np.take(across, rows[:, k], axis=-3) * row_weights[:, k, None, None]
     scales = [
