@@ -1,7 +1,7 @@
 """The command `keras-vit`: thin commands over the library.
 
 Nothing here imports Keras before a command needs it, so that `--help`, `list` and `info` are quick.
-Exit codes: 0 done, 1 a check failed, 2 bad input, 130 interrupted.
+Exit codes: 0 done, 1 a check failed (or this program did), 2 bad input, 130 interrupted.
 """
 
 import os
@@ -50,7 +50,7 @@ def _judge(error: Exception) -> tuple[str, int]:
     if isinstance(error, (*EXPECTED, RuntimeError)):
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
         return str(text) or type(error).__name__, 2
-    return f"{type(error).__name__}: {error} (KERAS_VIT_DEBUG=1 shows where)", 2
+    return f"{type(error).__name__}: {error} (KERAS_VIT_DEBUG=1 shows where)", 1
 
 
 def _fail(message: object, code: int) -> int:
