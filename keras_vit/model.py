@@ -334,7 +334,8 @@ class VisionModel(keras.Model):
         for variable in model.weights:
             key = variable.path
             if not key.startswith("head/"):
-                variable.assign(trunk[key])
+                # By value: JAX gives an array away for good when `fit` donates it.
+                variable.assign(ops.convert_to_numpy(trunk[key]))
         return model
 
 

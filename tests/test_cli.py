@@ -16,6 +16,7 @@ import keras_vit
 from keras_vit import VisionModel, ViTSpec, cli
 from keras_vit.cli import reference
 from keras_vit.cli.app import COMMANDS
+from keras_vit.cli.common import Answer, command
 from keras_vit.train import task as tasks
 from keras_vit.train.recipe import Recipe
 from keras_vit.train.recipes.fashion_mnist import Task
@@ -113,6 +114,20 @@ def test_the_installed_program_and_the_module_run():
 def test_the_reference_is_up_to_date():
     page = Path(__file__).parent.parent / "docs" / "cli.md"
     assert page.read_text("utf-8") == reference.document(), "run python -m keras_vit.cli.reference"
+
+
+def test_what_libraries_print_does_not_get_into_the_answer(capfd):
+    def noisy(number: int = 1) -> Answer:
+        print("printed by a library")
+        os.write(2, b"written by native code")
+        return Answer({"number": number}, ("the answer",))
+
+    assert command(noisy)(as_json=True) == 0
+    found = capfd.readouterr()
+    assert json.loads(found.out) == {"number": 1}
+    assert "printed by a library" in found.err and "native" not in found.err
+    command(noisy)(as_json=False)
+    assert capfd.readouterr().out == "the answer\n"
 
 
 def test_list(capsys):

@@ -187,6 +187,8 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(tmp_path):
     with pytest.raises(ValueError, match="unfinished run with another weights"):
         finetune(trunk(seed=1), out=tmp_path / "cut", **arguments)
     again = finetune(trunk(), out=tmp_path / "cut", **arguments)
+    best = max(epoch["val_accuracy"] for epoch in whole.result.history)
+    assert whole.evaluation.accuracy == pytest.approx(best)  # of the weights that were kept
     assert again.result.resumed_from == 1 and again.report["resumed_from"] == 1
     for one, other in zip(whole.result.history, again.result.history, strict=True):
         # The same operations in the same order; only threads inside a kernel may sum differently.

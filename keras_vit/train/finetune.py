@@ -178,7 +178,8 @@ def rebuilt(model: VisionModel, classifier_activation: str | None, dtype: str) -
     copy = VisionModel.from_config({**model.get_config(), "spec": spec.to_dict(), "dtype": dtype})
     values = {variable.path: variable for variable in model.weights}
     for variable in copy.weights:
-        variable.assign(values[variable.path])
+        # By value: JAX gives an array away for good when `fit` donates it.
+        variable.assign(keras.ops.convert_to_numpy(values[variable.path]))
     return copy
 
 
