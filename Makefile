@@ -45,7 +45,7 @@ $(BENCH_STAMP): $(STAMP)
 setup: $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/keras-vit demo
+	$(BIN)/keras-vit demo --force
 
 test: $(STAMP)
 	$(BIN)/ruff format --check --quiet .

@@ -38,7 +38,7 @@ class Plan:
     verified: int
 
 
-FULL = Plan(seeds=3, per_class=40, epochs=15, image_size=40, tested=1000, verified=200)
+FULL = Plan(seeds=3, per_class=40, epochs=10, image_size=40, tested=1000, verified=200)
 QUICK = Plan(seeds=1, per_class=5, epochs=1, image_size=32, tested=40, verified=0)
 
 EXPORTS = (
