@@ -238,9 +238,14 @@ class VisionModel(keras.Model):
         return super().predict(x, *args, **kwargs)
 
     def __call__(self, inputs, *args, **kwargs):
-        # Not in call(): Keras's own check of the shape comes before it.
+        # Here, because Keras's own check of the shape comes before call(); and there, because
+        # JAX's fit and predict go to call() directly.
         self._check_input(inputs)
         return super().__call__(inputs, *args, **kwargs)
+
+    def call(self, inputs, training=None, mask=None):
+        self._check_input(inputs)
+        return super().call(inputs, training=training, mask=mask)
 
     def _check_input(self, inputs) -> None:
         """One sentence for a wrong shape; one warning for pixels that were not preprocessed."""
