@@ -47,7 +47,8 @@ def test_accuracy_on_the_shipped_images_is_the_reported_one(task):
     # The shipped images are a tenth of the test set: four standard deviations of the binomial.
     margin = 4 * np.sqrt(expected * (1 - expected) / len(source))
     assert abs(accuracy(model, source) - expected) < margin
-    assert expected >= 0.90
+    # Without sandals and bags, two of the easiest, what remains is harder.
+    assert expected >= (0.90 if task == "ten" else 0.87)
 
 
 @pytest.mark.parametrize("task", NAMES)
