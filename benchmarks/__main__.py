@@ -159,15 +159,15 @@ def imports(rounds: int) -> list[dict]:
     return rows
 
 
-LOAD = """
-import json, os, resource, time, keras
+LOAD = r"""
+import json, os, re, time, keras
 keras.ops.zeros(1)
 {imports}
 base = int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 start = time.perf_counter()
 {load}
 seconds = time.perf_counter() - start
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base
+peak = 1024 * int(re.search(r"VmHWM:\s+(\d+)", open("/proc/self/status").read())[1]) - base
 print(json.dumps([seconds, peak]))
 """
 

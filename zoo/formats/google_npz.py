@@ -268,12 +268,6 @@ def spec_of(source: Arrays, *, image_size: tuple[int, int] | None = None) -> ViT
     )
 
 
-def has_zero_head(source: Arrays) -> bool:
-    """Whether the file's head is all zeros, as in the original ImageNet-21k releases."""
-    found = read(source)
-    return "head/kernel" in found and not found["head/kernel"][1].read().any()
-
-
 def _match(table: tuple[tuple[str, str], ...], key: str) -> str | None:
     for pattern, target in table:
         if match := re.fullmatch(pattern, key):
