@@ -9,6 +9,8 @@ BIN := .venv/bin
 # The stamp's name holds what the environment depends on: change one of these and it is made anew.
 KEY := $(shell { cat setup.py; pwd; $(PYTHON) -V || true; } 2>&1 | cksum | cut -d' ' -f1)
 STAMP := .venv/installed-$(KEY)
+# Two processes fill two cores; a file stays in one, so that what its tests share is made once.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 BENCH_STAMP := .venv/bench-$(KEY)
 
@@ -50,8 +52,8 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
-	KERAS_BACKEND=tensorflow $(BIN)/pytest
-	KERAS_BACKEND=jax $(BIN)/pytest
+	KERAS_BACKEND=tensorflow $(PYTEST)
+	KERAS_BACKEND=jax $(PYTEST)
 
 test-full: $(STAMP)
 	$(BIN)/ruff format --check --quiet .

@@ -15,6 +15,7 @@ DEV = [
     "jax>=0.5",
     "pytest>=8",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "ruff>=0.8",
     "pyright>=1.1.390",
     "scikit-learn>=1.5",

@@ -32,8 +32,9 @@ def header() -> list[str]:
 def run(backend: str, out) -> int:
     """Runs pytest on one backend, on the screen and into the log; its exit status."""
     command = ["-P", "-m", "pytest", "--full", "--durations=25", "--color=no"]
+    command += ["-n", "2", "--dist", "loadfile"]
     started = time.monotonic()
-    out.write(f"\n== backend {backend}: pytest --full --durations=25\n")
+    out.write(f"\n== backend {backend}: {' '.join(command[2:])}\n")
     process = subprocess.Popen(
         [sys.executable, *command],
         env={**os.environ, "KERAS_BACKEND": backend},

@@ -121,6 +121,17 @@ def embedded_stand_ins(tmp_path_factory):
     return folder
 
 
+def pytest_sessionfinish(session):
+    # Under pytest-xdist every worker collects, and only the first process prints.
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = _left_out
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    _left_out.update(getattr(node, "workeroutput", {}).get("left_out", {}))
+
+
 def pytest_terminal_summary(terminalreporter):
     write = terminalreporter.write_line
     terminalreporter.section(f"left out and skipped ({BACKEND})")
