@@ -19,7 +19,11 @@ def git(*arguments: str) -> str:
 
 
 def header() -> list[str]:
-    changed = ", with changes that are not committed" if git("status", "--porcelain") else ""
+    changed = (
+        ", with changes that are not committed"
+        if git("status", "--porcelain", "--untracked-files=no")
+        else ""
+    )
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
     return [
         f"commit {git('rev-parse', 'HEAD')}{changed}",
