@@ -6,6 +6,7 @@ import functools
 import inspect
 import json
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -37,6 +38,19 @@ Classes = Annotated[
 
 class Interrupted(Exception):
     """Ctrl-C; the text says what is kept and how to go on."""
+
+
+def interrupted_run(out: Path) -> Interrupted:
+    """What to raise when a training run in a folder is stopped: it says what is kept there."""
+    kept = (
+        "the finished epochs are kept" if (out / "state.npz").is_file() else "nothing is kept yet"
+    )
+    return Interrupted(f"{kept} in {out}; run the same command again to go on.")
+
+
+def command_line() -> str:
+    """The command being run, as one would type it, for reports."""
+    return shlex.join(["keras-vit", *sys.argv[1:]])
 
 
 class CheckFailed(Exception):

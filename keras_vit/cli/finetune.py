@@ -1,8 +1,6 @@
 """`finetune`: a pretrained model for the user's classes."""
 
 import dataclasses
-import shlex
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +13,8 @@ from keras_vit.cli.common import (
     Classes,
     Data,
     Force,
-    Interrupted,
+    command_line,
+    interrupted_run,
     log,
     open_data,
     size_option,
@@ -132,16 +131,11 @@ def finetune(
             freeze=freeze,
             force=force,
             seed=seed,
-            command=shlex.join(["keras-vit", *sys.argv[1:]]),
+            command=command_line(),
             callbacks=(lines[0],),
         )
     except KeyboardInterrupt:
-        kept = (
-            "the finished epochs are kept"
-            if (out / "state.npz").is_file()
-            else "nothing is kept yet"
-        )
-        raise Interrupted(f"{kept} in {out}; run the same command again to go on.") from None
+        raise interrupted_run(out) from None
     finally:
         lines[0].stop()
     report = found.report

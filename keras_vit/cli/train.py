@@ -1,14 +1,12 @@
 """`train`: the trainings that made the models of the package."""
 
-import shlex
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from keras_vit.cli.common import Answer, Force, Interrupted, bytes_text, log
+from keras_vit.cli.common import Answer, Force, bytes_text, command_line, interrupted_run, log
 from keras_vit.cli.evaluate import evaluation_view
 
 
@@ -60,16 +58,11 @@ def train(
             epochs=epochs,
             data=data.value,
             force=force,
-            command=shlex.join(["keras-vit", *sys.argv[1:]]),
+            command=command_line(),
             callbacks=callbacks,
         )
     except KeyboardInterrupt:
-        kept = (
-            "the finished epochs are kept"
-            if (out / "state.npz").is_file()
-            else "nothing is kept yet"
-        )
-        raise Interrupted(f"{kept} in {out}; run the same command again to go on.") from None
+        raise interrupted_run(out) from None
     finally:
         for line in lines:
             line.stop()
