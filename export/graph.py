@@ -41,9 +41,7 @@ def float32_model(model: Any) -> tuple[Any, str | None]:
     if policy == "float32":
         return model, None
     copy = type(model)(model.spec, card=model.card, name=model.name, dtype="float32")
-    values = {variable.path: variable for variable in model.weights}
-    for variable in copy.weights:
-        variable.assign(values[variable.path])
+    copy.copy_weights(model)
     return (
         copy,
         f"exported from a float32 copy of the {policy} model, which is what it is compared with.",

@@ -91,7 +91,10 @@ class Card:
         image_size: pixels the checkpoint was trained at last, (height, width).
         spec: fields of the spec that differ from the variant's.
         preprocessing: what turns an image into input.
-        posemb_resize: rule for other resolutions; `align_corners` is the original one.
+        posemb_resize: rule for other resolutions, see `keras_vit.posemb.METHODS`; `align_corners`
+            is the original one.
+        patch_resize: rule for other patch sizes; `pseudo_inverse` for checkpoints made for any
+            patch size (FlexiViT), None where the patch kernel must fit as it is.
         usable_head: False where the published head is all zeros on purpose.
         pretraining: data and schedule.
         metrics: reported numbers, never measured here unless their source is a command.
@@ -115,6 +118,7 @@ class Card:
     spec: dict[str, Any] = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing = Preprocessing()
     posemb_resize: str = "align_corners"
+    patch_resize: str | None = None
     usable_head: bool = True
     pretraining: str = ""
     metrics: tuple[Metric, ...] = ()

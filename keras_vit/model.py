@@ -2,6 +2,7 @@
 
 import collections.abc
 import dataclasses
+import re
 import sys
 import warnings
 from typing import Any
@@ -17,9 +18,11 @@ from keras_vit.layers import Preprocessor
 from keras_vit.layers.common import PACKAGE
 from keras_vit.layers.preprocessor import preprocess
 from keras_vit.models import BUILDERS
-from keras_vit.spec import Spec, spec_from_dict
+from keras_vit.spec import Spec, changed, spec_from_dict
 
 Prediction = tuple[str, int, float]
+
+HEADS = r"head(_dist)?/.*"  # the weights that a new head replaces
 
 
 class Endpoints(collections.abc.Mapping):
@@ -28,13 +31,14 @@ class Endpoints(collections.abc.Mapping):
     def __init__(self, model: "VisionModel", tensors: dict[str, keras.KerasTensor]):
         self._model = model
         self._tensors = dict(tensors)
-        self._embedded = self._tensors.pop("embedded")  # what the first block sees; not public
+        # What the first block sees; not public.
+        self._embedded = self._tensors.pop("embedded", None)
         blocks = [n for n in tensors if n.startswith("encoderblock_")]
-        self._attention = {f"attention_{n.rsplit('_', 1)[1]}": n for n in blocks}
+        self.attention = {f"attention_{n.rsplit('_', 1)[1]}": n for n in blocks}
 
     def __getitem__(self, name: str) -> keras.KerasTensor:
-        if name in self._attention and name not in self._tensors:
-            block_name = self._attention[name]
+        if name in self.attention and name not in self._tensors:
+            block_name = self.attention[name]
             index = int(block_name.rsplit("_", 1)[1])
             before = self._tensors[f"encoderblock_{index - 1}"] if index else self._embedded
             block = self._model.get_layer(block_name)
@@ -44,13 +48,13 @@ class Endpoints(collections.abc.Mapping):
         return self._tensors[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tensors or name in self._attention
+        return name in self._tensors or name in self.attention
 
     def __iter__(self):
-        return iter([*(n for n in self._tensors if n not in self._attention), *self._attention])
+        return iter([*(n for n in self._tensors if n not in self.attention), *self.attention])
 
     def __len__(self) -> int:
-        return len({*self._tensors, *self._attention})
+        return len({*self._tensors, *self.attention})
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -105,23 +109,23 @@ class VisionModel(keras.Model):
 
         Args:
             endpoint: one of `endpoints`.
-            as_map: give patch tokens as (B, h, w, D), without the class token.
+            as_map: give patch tokens as (B, h, w, D), without class token and registers.
 
         Raises:
             KeyError: no such endpoint.
             ValueError: `as_map` for an endpoint that holds no patch tokens.
         """
         x = self.endpoints[endpoint]
-        if as_map:
+        is_map = len(x.shape) == 4 and endpoint not in self.endpoints.attention
+        if as_map and not is_map:
             height, width = self.spec.grid
-            prefix = int(self.spec.has_cls)
-            if len(x.shape) == 3 and x.shape[1] == prefix + height * width:
-                x = ops.reshape(x[:, prefix:], (-1, height, width, x.shape[-1]))
-            elif endpoint != "embedding":
+            prefix = self.spec.num_prefix_tokens
+            if len(x.shape) != 3 or x.shape[1] != prefix + height * width:
                 raise ValueError(
                     f"endpoint {endpoint!r} of shape {tuple(x.shape)} holds no patch tokens: "
-                    f"as_map works for `embedding`, `encoderblock_*` and `encoded`."
+                    f"as_map works for feature maps and for `encoderblock_*` and `encoded`."
                 )
+            x = ops.reshape(x[:, prefix:], (-1, height, width, x.shape[-1]))
         return keras.Model(self.inputs[0], x, name=f"{self.name}_{endpoint}")
 
     @property
@@ -329,19 +333,27 @@ class VisionModel(keras.Model):
         self, num_classes: int, class_names: tuple[str, ...] | None = None
     ) -> "VisionModel":
         """A new model with the same trunk and a zero-initialised head, without `pre_logits`."""
-        spec = dataclasses.replace(self.spec, num_classes=num_classes, representation_size=None)
+        spec = changed(self.spec, {"num_classes": num_classes, "representation_size": None})
         card = self.card and dataclasses.replace(
             self.card, num_classes=num_classes, class_names=class_names, usable_head=False
         )
-        frozen = [path for path in self.get_config()["frozen"] if path != "head"]
+        frozen = [p for p in self.get_config()["frozen"] if not re.fullmatch(HEADS, f"{p}/")]
         model = VisionModel(spec, card=card, name=self.name, dtype=self._policy, frozen=frozen)
-        trunk = {v.path: v for v in self.weights}
-        for variable in model.weights:
-            key = variable.path
-            if not key.startswith("head/"):
-                # By value: JAX gives an array away for good when `fit` donates it.
-                variable.assign(ops.convert_to_numpy(trunk[key]))
+        model.copy_weights(self, skip=HEADS)
         return model
+
+    def copy_weights(self, other: "VisionModel", *, skip: str | None = None) -> None:
+        """Takes the values of another model's weights of the same paths.
+
+        Args:
+            other: a model that has every weight that is not skipped.
+            skip: regular expression on paths of this model's weights that keep their value.
+        """
+        theirs = {v.path: v for v in other.weights}
+        for variable in self.weights:
+            if skip is None or not re.fullmatch(skip, variable.path):
+                # By value: JAX gives an array away for good when `fit` donates it.
+                variable.assign(ops.convert_to_numpy(theirs[variable.path]))
 
 
 def _is_concrete(x: Any) -> bool:

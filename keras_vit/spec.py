@@ -1,16 +1,23 @@
 """Architecture as data: everything that is needed to build a network, and nothing else.
 
 Letters used for shapes in this package: B batch, N tokens, D `hidden_size`, h x w the patch grid.
+Fields that differ between published ports (activation, epsilons, weight standardisation, padding,
+where the class token meets the position embedding) are data here, never constants in code.
 """
 
 import dataclasses
+import math
 import numbers
 from typing import Any
 
 POOLS = ("token", "gap", "map", "none", "token_unpooled", "first")
 POSEMBS = ("learn", "sincos2d", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu")
+FFNS = ("mlp", "swiglu")
 CLASSIFIER_ACTIVATIONS = (None, "softmax", "sigmoid")
+WEIGHT_STANDARDIZATIONS = (None, "std", "var")
+PADDINGS = ("same", "fixed")
+POOL_BORDERS = ("-inf", "zero")
 
 
 def pair(value: Any, what: str) -> tuple[int, int]:
@@ -27,33 +34,108 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def _positive(value: Any, what: str) -> int:
-    if not _is_whole(value) or value <= 0:
-        raise ValueError(f"{what} must be a positive integer, got {value!r}.")
-    return int(value)
-
-
 def _choice(value: Any, what: str, choices: tuple) -> None:
     if value not in choices:
         raise ValueError(f"{what} must be one of {list(choices)}, got {value!r}.")
 
 
-@dataclasses.dataclass(frozen=True)
-class ViTSpec:
-    """A plain Vision Transformer (arXiv 2010.11929, section 3.1).
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageSpec:
+    """What every network has: the size of its images and the shape of its head.
 
-    Fields that differ between published ports (activation, epsilon, where the class token meets
-    the position embedding, `pre_logits` and its tanh) are data here, never constants in code.
+    Attributes:
+        image_size: pixels of the input, int or (height, width).
+        in_channels: channels of the input.
+        num_classes: outputs of the head; 0 builds no head.
+        classifier_activation: None for logits, `softmax` or `sigmoid` for probabilities.
+        head_bias_init: initial value of the head's bias (-10 in ImageNet-21k pre-training).
+
+    Raises:
+        ValueError: a field is out of range; the message names it and the legal values.
+    """
+
+    image_size: tuple[int, int] = (224, 224)
+    in_channels: int = 3
+    num_classes: int = 1000
+    classifier_activation: str | None = None
+    head_bias_init: float = 0.0
+
+    def __post_init__(self):
+        self._set("image_size", pair(self.image_size, "image_size"))
+        self._positive("in_channels")
+        self._count("num_classes", "(0 builds no head)")
+        _choice(self.classifier_activation, "classifier_activation", CLASSIFIER_ACTIVATIONS)
+
+    def _set(self, field: str, value: Any) -> None:
+        object.__setattr__(self, field, value)
+
+    def _positive(self, *fields: str) -> None:
+        for field in fields:
+            value = getattr(self, field)
+            if not _is_whole(value) or value <= 0:
+                raise ValueError(f"{field} must be a positive integer, got {value!r}.")
+            self._set(field, int(value))
+
+    def _count(self, field: str, meaning: str) -> None:
+        value = getattr(self, field)
+        if not _is_whole(value) or value < 0:
+            raise ValueError(f"{field} must be a whole number >= 0 {meaning}, got {value!r}.")
+        self._set(field, int(value))
+
+    def _rate(self, *fields: str) -> None:
+        for field in fields:
+            if not 0.0 <= (getattr(self, field) or 0.0) < 1.0:
+                raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)!r}.")
+
+    # What the loaders ask of any network; families with tokens, positions or another first layer
+    # say otherwise.
+    family = "image"
+    input_layer = "embedding"  # the layer that sees the pixels
+    num_prefix_tokens = 0
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Cells (down, across) of the feature map or patch grid."""
+        raise NotImplementedError
+
+    @property
+    def feature_size(self) -> int:
+        """Width of `pre_logits`, the input of the head."""
+        raise NotImplementedError
+
+    @property
+    def num_params(self) -> int:
+        """Exact number of parameters of the network, by formula."""
+        raise NotImplementedError
+
+    @property
+    def _head_params(self) -> int:
+        return self.feature_size * self.num_classes + self.num_classes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, so that it can be written as JSON; `family` tells the kind of spec."""
+        return {"family": self.family, **_plain(dataclasses.asdict(self))}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, (tuple, list)) else value
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTSpec(ImageSpec):
+    """A plain Vision Transformer (arXiv 2010.11929, section 3.1) and its relatives.
+
+    DeiT, DINO, DINOv2, MAE and FlexiViT are settings of these fields.
 
     Attributes:
         hidden_size: D, the width of every token.
         mlp_dim: width of the hidden layer of each MLP block.
         num_heads: attention heads; must divide `hidden_size`.
-        num_layers: encoder blocks.
+        num_layers: encoder blocks; 0 for no encoder and no norm: the embedded patches are pooled
+            (`pool="gap"`, `posemb="none"`), as the original code does with a ResNet alone.
         patch_size: pixels of one patch, int or (height, width).
-        image_size: pixels of the input, int or (height, width).
-        in_channels: channels of the input.
-        num_classes: outputs of the head; 0 builds no head.
         pool: `token` (class token), `gap` (mean over patches), `map` (attention pooling),
             `none` (per token, no class token), `token_unpooled` (per token, class token among
             them), `first` (first patch token; big_vision's pool "0").
@@ -71,13 +153,16 @@ class ViTSpec:
             original.
         attention_dropout: rate on the attention weights.
         stochastic_depth: rate of the last block; rates rise linearly from 0 with depth.
-        classifier_activation: None for logits, `softmax` or `sigmoid` for probabilities.
-        head_bias_init: initial value of the head's bias (-10 in ImageNet-21k pre-training).
         allow_crop: accept image sizes that are no multiple of the patch and drop the rest on the
             right and at the bottom, as the official VALID convolution does.
-
-    Raises:
-        ValueError: a field is out of range; the message names it and the legal values.
+        distilled: a second token after the class token with a head of its own; the logits are the
+            mean of both heads' (DeiT, arXiv 2012.12877).
+        num_registers: tokens between class token and patches that take no part in the output and
+            have no position (DINOv2 with registers, arXiv 2309.16588).
+        layer_scale: initial value of the learned scale of each residual branch, None for no scale
+            (arXiv 2103.17239; DINOv2).
+        ffn: `mlp`, or `swiglu` (gated, arXiv 2002.05202; DINOv2-g), whose gate and value are
+            `mlp_dim` wide each.
     """
 
     hidden_size: int
@@ -85,9 +170,6 @@ class ViTSpec:
     num_heads: int
     num_layers: int
     patch_size: tuple[int, int]
-    image_size: tuple[int, int] = (224, 224)
-    in_channels: int = 3
-    num_classes: int = 1000
     pool: str = "token"
     representation_size: int | None = None
     representation_tanh: bool = True
@@ -99,43 +181,51 @@ class ViTSpec:
     embedding_dropout: float | None = None
     attention_dropout: float = 0.0
     stochastic_depth: float = 0.0
-    classifier_activation: str | None = None
-    head_bias_init: float = 0.0
     allow_crop: bool = False
+    distilled: bool = False
+    num_registers: int = 0
+    layer_scale: float | None = None
+    ffn: str = "mlp"
+
+    family = "vit"
 
     def __post_init__(self):
-        object.__setattr__(self, "patch_size", pair(self.patch_size, "patch_size"))
-        object.__setattr__(self, "image_size", pair(self.image_size, "image_size"))
-        for field in ("hidden_size", "mlp_dim", "num_heads", "num_layers", "in_channels"):
-            object.__setattr__(self, field, _positive(getattr(self, field), field))
-        if not _is_whole(self.num_classes) or self.num_classes < 0:
-            raise ValueError(
-                f"num_classes must be a whole number >= 0 (0 builds no head), got {self.num_classes!r}."
-            )
-        object.__setattr__(self, "num_classes", int(self.num_classes))
+        super().__post_init__()
+        self._set("patch_size", pair(self.patch_size, "patch_size"))
+        self._positive("hidden_size", "mlp_dim", "num_heads")
+        self._count("num_layers", "(0 for no encoder)")
+        self._count("num_registers", "(0 for no registers)")
         if self.representation_size is not None:
-            size = _positive(self.representation_size, "representation_size")
-            object.__setattr__(self, "representation_size", size)
+            self._positive("representation_size")
         if self.hidden_size % self.num_heads:
             raise ValueError(
                 f"num_heads must divide hidden_size, got num_heads={self.num_heads} and "
                 f"hidden_size={self.hidden_size}."
             )
-        for field in ("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth"):
-            if not 0.0 <= (getattr(self, field) or 0.0) < 1.0:
-                raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)!r}.")
+        self._rate("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
         if not self.norm_epsilon > 0.0:
             raise ValueError(f"norm_epsilon must be positive, got {self.norm_epsilon!r}.")
         _choice(self.pool, "pool", POOLS)
         _choice(self.posemb, "posemb", POSEMBS)
         _choice(self.activation, "activation", ACTIVATIONS)
-        _choice(self.classifier_activation, "classifier_activation", CLASSIFIER_ACTIVATIONS)
+        _choice(self.ffn, "ffn", FFNS)
         if self.posemb == "sincos2d" and (self.hidden_size % 4 or self.hidden_size < 8):
             raise ValueError(
                 f"posemb='sincos2d' needs a hidden_size that is a multiple of 4 and at least 8, got "
                 f"{self.hidden_size}."
             )
-        check_image_size(self.image_size, self.patch_size, self.allow_crop)
+        if self.num_layers == 0 and (self.pool, self.posemb) != ("gap", "none"):
+            raise ValueError("num_layers=0 needs pool='gap' and posemb='none'.")
+        if self.distilled and (self.pool != "token" or self.representation_size):
+            raise ValueError("distilled=True needs pool='token' and no representation_size.")
+        if self.num_registers and self.pool not in ("token", "token_unpooled"):
+            raise ValueError("num_registers needs a class token: pool='token'.")
+        check_image_size(self.embedded_size, self.patch_size, self.allow_crop)
+
+    @property
+    def embedded_size(self) -> tuple[int, int]:
+        """(height, width) of what is cut into patches: the image, or a stem's feature map."""
+        return self.image_size
 
     @property
     def has_cls(self) -> bool:
@@ -145,64 +235,281 @@ class ViTSpec:
     @property
     def grid(self) -> tuple[int, int]:
         """Patches (down, across)."""
-        return (self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1])
+        height, width = self.embedded_size
+        return height // self.patch_size[0], width // self.patch_size[1]
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens before those of the patches: class token, distillation token, registers."""
+        return int(self.has_cls) + int(self.distilled) + self.num_registers
 
     @property
     def num_tokens(self) -> int:
-        """Tokens inside the encoder, class token included."""
-        return self.grid[0] * self.grid[1] + self.has_cls
+        """Tokens inside the encoder, prefix tokens included."""
+        return self.grid[0] * self.grid[1] + self.num_prefix_tokens
 
     @property
     def posemb_prefix(self) -> int:
         """Entries of the learned position table that stand before those of the patch grid."""
-        return int(self.has_cls and self.posemb_includes_cls)
+        return int(self.has_cls and self.posemb_includes_cls) * (1 + int(self.distilled))
 
     @property
     def feature_size(self) -> int:
-        """Width of `pre_logits`, the input of the head."""
         return self.representation_size or self.hidden_size
 
     @property
+    def _embedding_params(self) -> int:
+        height, width = self.patch_size
+        return height * width * self.in_channels * self.hidden_size + self.hidden_size
+
+    @property
     def num_params(self) -> int:
-        """Exact number of parameters of the network, by formula."""
-        d, m, (ph, pw) = self.hidden_size, self.mlp_dim, self.patch_size
-        block = 2 * 2 * d + 4 * (d * d + d) + (d * m + m) + (m * d + d)
-        count = ph * pw * self.in_channels * d + d + self.num_layers * block + 2 * d
-        if self.has_cls:
-            count += d
+        d, m = self.hidden_size, self.mlp_dim
+        mlp = (d * m + m) + (m * d + d)
+        ffn = mlp + (d * m + m if self.ffn == "swiglu" else 0)
+        block = 2 * 2 * d + 4 * (d * d + d) + ffn + (2 * d if self.layer_scale is not None else 0)
+        count = self._embedding_params + self.num_layers * block + (2 * d if self.num_layers else 0)
+        count += self.num_prefix_tokens * d
         if self.posemb == "learn":
             count += (self.grid[0] * self.grid[1] + self.posemb_prefix) * d
         if self.pool == "map":
-            count += d + 4 * (d * d + d) + 2 * d + (d * m + m) + (m * d + d)
+            count += d + 4 * (d * d + d) + 2 * d + mlp
         if self.representation_size:
             count += d * self.representation_size + self.representation_size
-        return count + (self.feature_size * self.num_classes + self.num_classes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values only, so that it can be written as JSON; `family` tells the kind of spec."""
-        values = dataclasses.asdict(self)
-        values["patch_size"], values["image_size"] = list(self.patch_size), list(self.image_size)
-        return {"family": "vit", **values}
+        return count + self._head_params * (1 + int(self.distilled))
 
 
-def check_image_size(
-    image_size: tuple[int, int], patch_size: tuple[int, int], allow_crop: bool
-) -> None:
+def check_image_size(size: tuple[int, int], patch_size: tuple[int, int], allow_crop: bool) -> None:
     """Raises ValueError with the nearest legal sizes when the image is no multiple of the patch."""
-    for axis, size, patch in zip(("height", "width"), image_size, patch_size, strict=True):
-        if size < patch:
-            raise ValueError(f"image {axis} {size} is smaller than one patch of {patch} pixels.")
-        if size % patch and not allow_crop:
-            below = size - size % patch
+    for axis, length, patch in zip(("height", "width"), size, patch_size, strict=True):
+        if length < patch:
+            raise ValueError(f"image {axis} {length} is smaller than one patch of {patch} pixels.")
+        if length % patch and not allow_crop:
+            below = length - length % patch
             raise ValueError(
-                f"image {axis} {size} is no multiple of the patch size {patch}: use {below} or "
-                f"{below + patch}, or allow_crop=True to drop the last {size % patch} pixels as "
+                f"image {axis} {length} is no multiple of the patch size {patch}: use {below} or "
+                f"{below + patch}, or allow_crop=True to drop the last {length % patch} pixels as "
                 f"the official code does."
             )
 
 
-FAMILIES = {"vit": ViTSpec}
-Spec = ViTSpec
+@dataclasses.dataclass(frozen=True)
+class ResNetBody:
+    """A convolutional trunk: root, then stages of bottleneck units.
+
+    Attributes:
+        block_units: units per stage, (3, 4, 6, 3) for 50 layers; () for the root alone.
+        width_factor: multiplies every width; the root has 64 channels at 1.
+        preactivation: False: convolution, norm, ReLU (ResNet V1; hybrids). True: norm and ReLU come
+            first, the root has neither, and a final norm follows (V2; BiT).
+        weight_standardization: how convolution kernels are normalised over (h, w, in) before use:
+            `std` (w - mean) / (std + epsilon), `var` (w - mean) / sqrt(var + epsilon), None.
+        weight_epsilon: that epsilon.
+        norm_epsilon: epsilon of every GroupNorm.
+        norm_groups: groups of every GroupNorm.
+        padding: `same` as TensorFlow pads (more at the end), `fixed` symmetrically by half the
+            kernel whatever the size.
+        pool_border: what the root's max-pool sees beyond the border, `-inf` (nothing) or `zero`.
+
+    Raises:
+        ValueError: a field is out of range; the message names it and the legal values.
+    """
+
+    block_units: tuple[int, ...]
+    width_factor: float = 1
+    preactivation: bool = False
+    weight_standardization: str | None = "std"
+    weight_epsilon: float = 1e-5
+    norm_epsilon: float = 1e-6
+    norm_groups: int = 32
+    padding: str = "same"
+    pool_border: str = "-inf"
+
+    def __post_init__(self):
+        object.__setattr__(self, "block_units", tuple(int(n) for n in self.block_units))
+        if not all(n > 0 for n in self.block_units):
+            raise ValueError(f"block_units must be positive integers, got {self.block_units}.")
+        if self.root_width % self.norm_groups or self.root_width <= 0:
+            raise ValueError(
+                f"norm_groups must divide the root's {self.root_width} channels (64 x width_factor), "
+                f"got {self.norm_groups}."
+            )
+        for field in ("weight_epsilon", "norm_epsilon"):
+            if not getattr(self, field) > 0.0:
+                raise ValueError(f"{field} must be positive, got {getattr(self, field)!r}.")
+        _choice(self.weight_standardization, "weight_standardization", WEIGHT_STANDARDIZATIONS)
+        _choice(self.padding, "padding", PADDINGS)
+        _choice(self.pool_border, "pool_border", POOL_BORDERS)
+        if self.pool_border == "zero" and self.padding != "fixed":
+            raise ValueError("pool_border='zero' needs padding='fixed'.")
+
+    @property
+    def root_width(self) -> int:
+        """Channels after the root."""
+        return int(64 * self.width_factor)
+
+    def stage_width(self, stage: int) -> int:
+        """Channels inside the units of a stage, counted from 0; its output has four times as many."""
+        return self.root_width * 2**stage
+
+    @property
+    def num_features(self) -> int:
+        """Channels of the last feature map."""
+        if not self.block_units:
+            return self.root_width
+        return 4 * self.stage_width(len(self.block_units) - 1)
+
+    def feature_map(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(h, w) of the last feature map: every halving rounds up, whatever the padding rule."""
+        halvings = 2 + max(len(self.block_units) - 1, 0)
+        height, width = image_size
+        for _ in range(halvings):
+            height, width = math.ceil(height / 2), math.ceil(width / 2)
+        return height, width
+
+    def num_params(self, in_channels: int) -> int:
+        """Exact number of parameters, by formula."""
+        count = 7 * 7 * in_channels * self.root_width
+        if not self.preactivation:
+            count += 2 * self.root_width
+        channels = self.root_width
+        for stage, units in enumerate(self.block_units):
+            mid = self.stage_width(stage)
+            for unit in range(units):
+                count += channels * mid + 9 * mid * mid + 4 * mid * mid
+                count += 2 * (channels + 2 * mid) if self.preactivation else 2 * (6 * mid)
+                if unit == 0:  # the projection of the shortcut
+                    count += 4 * mid * channels + (0 if self.preactivation else 8 * mid)
+                channels = 4 * mid
+        return count + (2 * channels if self.preactivation else 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ResNetSpec(ImageSpec):
+    """A ResNet with GroupNorm: BiT (arXiv 1912.11370), or the V1 network of big_vision.
+
+    Attributes:
+        body: the convolutional trunk.
+    """
+
+    body: ResNetBody
+
+    family = "resnet"
+    input_layer = "conv_root"
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._set("body", _body(self.body))
+        if not self.body.block_units:
+            raise ValueError("a ResNet needs at least one stage in body.block_units.")
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return self.body.feature_map(self.image_size)
+
+    @property
+    def feature_size(self) -> int:
+        return self.body.num_features
+
+    @property
+    def num_params(self) -> int:
+        return self.body.num_params(self.in_channels) + self._head_params
+
+
+@dataclasses.dataclass(frozen=True)
+class HybridSpec(ViTSpec):
+    """A Transformer on the feature map of a ResNet (arXiv 2010.11929, section 3.1, "Hybrid").
+
+    Any image size is legal whose feature map the patches fill: halvings round up.
+
+    Attributes:
+        resnet: the convolutional stem.
+    """
+
+    resnet: ResNetBody = ResNetBody((3, 4, 6, 3))
+
+    family = "hybrid"
+    input_layer = "conv_root"
+
+    def __post_init__(self):
+        self._set("resnet", _body(self.resnet))
+        super().__post_init__()
+
+    @property
+    def embedded_size(self) -> tuple[int, int]:
+        return self.resnet.feature_map(self.image_size)
+
+    @property
+    def _embedding_params(self) -> int:
+        height, width = self.patch_size
+        features = self.resnet.num_features
+        stem = self.resnet.num_params(self.in_channels)
+        return stem + height * width * features * self.hidden_size + self.hidden_size
+
+
+@dataclasses.dataclass(frozen=True)
+class MixerSpec(ImageSpec):
+    """An MLP-Mixer (arXiv 2105.01601).
+
+    Attributes:
+        hidden_size: D, the width of every token.
+        tokens_mlp_dim: hidden width of the MLP that mixes tokens.
+        channels_mlp_dim: hidden width of the MLP that mixes channels.
+        num_layers: blocks.
+        patch_size: pixels of one patch, int or (height, width).
+        activation: `gelu_tanh` (the JAX checkpoints) or `gelu`.
+        norm_epsilon: epsilon of every LayerNorm.
+        stochastic_depth: rate of the last block; rates rise linearly from 0 with depth.
+    """
+
+    hidden_size: int
+    tokens_mlp_dim: int
+    channels_mlp_dim: int
+    num_layers: int
+    patch_size: tuple[int, int]
+    activation: str = "gelu_tanh"
+    norm_epsilon: float = 1e-6
+    stochastic_depth: float = 0.0
+
+    family = "mixer"
+
+    def __post_init__(self):
+        super().__post_init__()
+        self._set("patch_size", pair(self.patch_size, "patch_size"))
+        self._positive("hidden_size", "tokens_mlp_dim", "channels_mlp_dim", "num_layers")
+        self._rate("stochastic_depth")
+        if not self.norm_epsilon > 0.0:
+            raise ValueError(f"norm_epsilon must be positive, got {self.norm_epsilon!r}.")
+        _choice(self.activation, "activation", ACTIVATIONS)
+        check_image_size(self.image_size, self.patch_size, allow_crop=False)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Patches (down, across)."""
+        return (self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1])
+
+    @property
+    def feature_size(self) -> int:
+        return self.hidden_size
+
+    @property
+    def num_params(self) -> int:
+        d, (height, width) = self.hidden_size, self.patch_size
+        tokens = self.grid[0] * self.grid[1]
+        count = height * width * self.in_channels * d + d + 2 * d
+        for size, mlp in ((tokens, self.tokens_mlp_dim), (d, self.channels_mlp_dim)):
+            count += self.num_layers * (2 * d + size * mlp + mlp + mlp * size + size)
+        return count + self._head_params
+
+
+def _body(value: Any) -> ResNetBody:
+    return ResNetBody(**value) if isinstance(value, dict) else value
+
+
+FAMILIES: dict[str, type] = {
+    spec.family: spec for spec in (ViTSpec, HybridSpec, ResNetSpec, MixerSpec)
+}
+Spec = ViTSpec | HybridSpec | ResNetSpec | MixerSpec
 
 
 def spec_from_dict(values: dict[str, Any]) -> Spec:
@@ -215,3 +522,25 @@ def spec_from_dict(values: dict[str, Any]) -> Spec:
     if extra := sorted(set(values) - known):
         raise ValueError(f"unknown fields {extra} in a {family} spec: written by a newer version?")
     return FAMILIES[family](**values)
+
+
+def changed(spec: Spec, changes: dict[str, Any], name: str = "this model") -> Spec:
+    """The spec with other values for some fields.
+
+    Args:
+        spec: any family's.
+        changes: field -> value; a value of None, or one that switches nothing on (0, False), is
+            ignored where the family has no such field.
+        name: of the model, for the message.
+
+    Raises:
+        ValueError: the family has no such field, or the value is out of range.
+    """
+    known = {field.name for field in dataclasses.fields(spec)}
+    if extra := sorted(field for field, value in changes.items() if value and field not in known):
+        raise ValueError(
+            f"{name} has no {', '.join(extra)}: a {spec.family} model takes {sorted(known)}."
+        )
+    return dataclasses.replace(
+        spec, **{field: value for field, value in changes.items() if field in known}
+    )

@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.layers import (
     ClassToken,
     EncoderBlock,
-    FirstToken,
+    TakeToken,
     LayerNorm,
     MapHead,
     MlpBlock,
@@ -157,7 +157,7 @@ def test_map_head_pools_any_number_of_tokens():
         MapHead(2, 16, "gelu", 1e-5),
         StochasticDepth(0.1, seed=1),
         ClassToken(),
-        FirstToken(),
+        TakeToken(),
         PositionEmbedding((2, 3)),
         PositionEmbedding((2, 3), "sincos2d"),
     ],

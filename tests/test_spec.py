@@ -60,7 +60,7 @@ def test_tokens_at_other_resolutions(patch, size, tokens):
     [
         ({"hidden_size": 0}, "hidden_size must be a positive integer, got 0"),
         ({"hidden_size": (16, 16)}, "hidden_size must be a positive integer"),
-        ({"num_layers": 2.0}, "num_layers must be a positive integer, got 2.0"),
+        ({"num_layers": 2.0}, "num_layers must be a whole number >= 0"),
         ({"mlp_dim": True}, "mlp_dim must be a positive integer, got True"),
         ({"in_channels": -3}, "in_channels must be a positive integer"),
         ({"num_heads": 3}, "num_heads must divide hidden_size.*num_heads=3.*hidden_size=16"),

@@ -42,6 +42,42 @@ class StochasticDepth(keras.layers.Layer):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
+def maybe_drop(y, stochastic_depth: StochasticDepth | None, training):
+    """A residual branch after stochastic depth, if there is any."""
+    return y if stochastic_depth is None else stochastic_depth(y, training=training)
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class LayerScale(keras.layers.Layer):
+    """Multiplies each channel of a residual branch by a learned number.
+
+    Args:
+        initial: value at the start.
+
+    Source: arXiv 2103.17239, section 2.
+    """
+
+    def __init__(self, initial: float, **kwargs):
+        super().__init__(**kwargs)
+        self.initial = initial
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(
+            name="scale",
+            shape=(input_shape[-1],),
+            initializer=keras.initializers.Constant(self.initial),
+        )
+
+    def call(self, x):
+        return x * self.scale
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "initial": self.initial}
+
+
 @keras.saving.register_keras_serializable(package=PACKAGE)
 class MlpBlock(keras.layers.Layer):
     """Dense, GELU, Dense, with dropout after each.
@@ -93,6 +129,56 @@ class MlpBlock(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
+class SwiGLU(keras.layers.Layer):
+    """silu(gate(x)) * up(x), then down: the gated MLP of DINOv2-g, with biases.
+
+    Args:
+        mlp_dim: width of gate and value each.
+        dropout: rate in [0, 1) before and after the last projection.
+
+    Source: arXiv 2002.05202, equation 6.
+    """
+
+    def __init__(self, mlp_dim: int, dropout: float = 0.0, **kwargs):
+        super().__init__(**kwargs)
+        self.mlp_dim = mlp_dim
+        self.dropout = dropout
+        self.gate: Any = None  # made by build()
+        self.up: Any = None
+        self.down: Any = None
+        self.dropout1 = keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
+        self.dropout2 = keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
+
+    def build(self, input_shape):
+        inner = (*input_shape[:-1], self.mlp_dim)
+        for name, shape, size in (
+            ("gate", input_shape, self.mlp_dim),
+            ("up", input_shape, self.mlp_dim),
+            ("down", inner, input_shape[-1]),
+        ):
+            dense = keras.layers.Dense(
+                size, kernel_initializer="glorot_uniform", name=name, dtype=self.dtype_policy
+            )
+            dense.build(shape)
+            setattr(self, name, dense)
+
+    def call(self, x, training=None):
+        x = ops.silu(self.gate(x)) * self.up(x)
+        if self.dropout1 is not None:
+            x = self.dropout1(x, training=training)
+        x = self.down(x)
+        if self.dropout2 is not None:
+            x = self.dropout2(x, training=training)
+        return x
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def get_config(self):
+        return {**super().get_config(), "mlp_dim": self.mlp_dim, "dropout": self.dropout}
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
 class EncoderBlock(keras.layers.Layer):
     """x + attention(norm(x)), then x + mlp(norm(x)).
 
@@ -104,6 +190,8 @@ class EncoderBlock(keras.layers.Layer):
         stochastic_depth: rate at which each of the two branches is dropped for an example.
         activation: `gelu_tanh` or `gelu`.
         norm_epsilon: epsilon of both norms.
+        layer_scale: initial value of the learned scale of both branches, None for no scale.
+        ffn: `mlp` or `swiglu`.
     """
 
     def __init__(
@@ -116,6 +204,8 @@ class EncoderBlock(keras.layers.Layer):
         stochastic_depth: float = 0.0,
         activation: str = "gelu_tanh",
         norm_epsilon: float = 1e-6,
+        layer_scale: float | None = None,
+        ffn: str = "mlp",
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -127,6 +217,8 @@ class EncoderBlock(keras.layers.Layer):
             "stochastic_depth": stochastic_depth,
             "activation": activation,
             "norm_epsilon": norm_epsilon,
+            "layer_scale": layer_scale,
+            "ffn": ffn,
         }
         policy = {"dtype": self.dtype_policy}
         self.norm1 = LayerNorm(norm_epsilon, name="norm1", **policy)
@@ -135,14 +227,23 @@ class EncoderBlock(keras.layers.Layer):
         )
         self.dropout = keras.layers.Dropout(dropout, **policy) if dropout else None
         self.norm2 = LayerNorm(norm_epsilon, name="norm2", **policy)
-        self.mlp = MlpBlock(mlp_dim, dropout, activation, name="mlp", **policy)
+        self.mlp = (
+            MlpBlock(mlp_dim, dropout, activation, name="mlp", **policy)
+            if ffn == "mlp"
+            else SwiGLU(mlp_dim, dropout, name="mlp", **policy)
+        )
+        scaled = layer_scale is not None
+        self.scale1 = LayerScale(layer_scale, name="scale1", **policy) if scaled else None
+        self.scale2 = LayerScale(layer_scale, name="scale2", **policy) if scaled else None
         self.stochastic_depth = (
             StochasticDepth(stochastic_depth, **policy) if stochastic_depth else None
         )
 
     def build(self, input_shape):
-        for layer in (self.norm1, self.attention, self.norm2, self.mlp):
-            layer.build(input_shape)
+        layers = (self.norm1, self.attention, self.scale1, self.norm2, self.mlp, self.scale2)
+        for layer in layers:
+            if layer is not None:
+                layer.build(input_shape)
 
     def call(self, x, training=None, return_attention=False):
         """(B, N, D) -> (B, N, D), or only the attention weights (B, H, N, N) when asked."""
@@ -151,13 +252,13 @@ class EncoderBlock(keras.layers.Layer):
         y = self.attention(self.norm1(x), training=training)
         if self.dropout is not None:
             y = self.dropout(y, training=training)
-        x = x + self._maybe_drop(y, training)
-        return x + self._maybe_drop(self.mlp(self.norm2(x), training=training), training)
-
-    def _maybe_drop(self, y, training):
-        if self.stochastic_depth is None:
-            return y
-        return self.stochastic_depth(y, training=training)
+        if self.scale1 is not None:
+            y = self.scale1(y)
+        x = x + maybe_drop(y, self.stochastic_depth, training)
+        y = self.mlp(self.norm2(x), training=training)
+        if self.scale2 is not None:
+            y = self.scale2(y)
+        return x + maybe_drop(y, self.stochastic_depth, training)
 
     def compute_output_spec(self, x, training=None, return_attention=False):
         shape = x.shape

@@ -1,4 +1,4 @@
-"""The class token and the position embedding."""
+"""Tokens beside those of the patches, and the position embedding."""
 
 import keras
 from keras import ops
@@ -31,17 +31,59 @@ class ClassToken(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class FirstToken(keras.layers.Layer):
-    """Takes the first token: (B, N, D) -> (B, D)."""
+class RegisterTokens(keras.layers.Layer):
+    """Inserts learned tokens: (B, N, D) -> (B, N + count, D).
+
+    Args:
+        count: how many.
+        after: tokens that stay before them (the class token: 1).
+
+    Source: arXiv 2309.16588.
+    """
+
+    def __init__(self, count: int, after: int = 1, **kwargs):
+        super().__init__(**kwargs)
+        self.count = count
+        self.after = after
+
+    def build(self, input_shape):
+        self.tokens = self.add_weight(
+            name="tokens",
+            shape=(1, self.count, input_shape[-1]),
+            initializer=keras.initializers.RandomNormal(stddev=0.02),
+        )
 
     def call(self, x):
-        return x[:, 0]
+        tokens = ops.zeros_like(x[:, :1]) + ops.cast(self.tokens, x.dtype)  # see ClassToken
+        return ops.concatenate([x[:, : self.after], tokens, x[:, self.after :]], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[1] + self.count, input_shape[2])
+
+    def get_config(self):
+        return {**super().get_config(), "count": self.count, "after": self.after}
+
+
+@keras.saving.register_keras_serializable(package=PACKAGE)
+class TakeToken(keras.layers.Layer):
+    """Takes one token: (B, N, D) -> (B, D).
+
+    Args:
+        index: which.
+    """
+
+    def __init__(self, index: int = 0, **kwargs):
+        super().__init__(**kwargs)
+        self.index = index
+
+    def call(self, x):
+        return x[:, self.index]
 
     def compute_output_shape(self, input_shape):
         return (input_shape[0], input_shape[-1])
 
     def get_config(self):
-        return super().get_config()
+        return {**super().get_config(), "index": self.index}
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)

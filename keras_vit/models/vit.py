@@ -7,15 +7,19 @@ from keras import layers
 from keras_vit.layers import (
     ClassToken,
     EncoderBlock,
-    FirstToken,
     LayerNorm,
     MapHead,
     PositionEmbedding,
+    RegisterTokens,
+    TakeToken,
 )
+from keras_vit.models.head import add_head, add_outputs, dense_head, head_dtype
 from keras_vit.spec import ViTSpec
 
+Endpoints = dict[str, keras.KerasTensor]
 
-def vit(spec: ViTSpec, dtype=None) -> tuple[keras.KerasTensor, dict[str, keras.KerasTensor]]:
+
+def vit(spec: ViTSpec, dtype=None) -> tuple[keras.KerasTensor, Endpoints]:
     """Builds the network of a spec.
 
     Args:
@@ -25,13 +29,18 @@ def vit(spec: ViTSpec, dtype=None) -> tuple[keras.KerasTensor, dict[str, keras.K
     Returns:
         The symbolic input (B, H, W, C) and the endpoints in order: `embedding` (B, h, w, D),
         `posembed_input` (B, N, D), `encoderblock_{i}` (B, N, D), `encoded` (B, N, D),
-        `pre_logits` (B, F) and, with a head, `logits` (B, num_classes) in float32, then
-        `probabilities` when the spec has a classifier activation. For the unpooled kinds the
-        last ones keep the token axis.
+        `pre_logits` (B, F), with a distillation token `pre_logits_dist` (B, F), and, with a head,
+        `logits` (B, num_classes) in float32, then `probabilities` when the spec has a classifier
+        activation. For the unpooled kinds the last ones keep the token axis.
     """
     images = keras.Input((*spec.image_size, spec.in_channels), name="images")
-    endpoints = {}
+    endpoints: Endpoints = {}
+    transformer(spec, images, endpoints, dtype)
+    return images, endpoints
 
+
+def transformer(spec: ViTSpec, x, endpoints: Endpoints, dtype=None) -> None:
+    """From pixels or a feature map (B, h', w', C) to the outputs, all of them added to `endpoints`."""
     x = layers.Conv2D(
         spec.hidden_size,
         spec.patch_size,
@@ -40,24 +49,60 @@ def vit(spec: ViTSpec, dtype=None) -> tuple[keras.KerasTensor, dict[str, keras.K
         kernel_initializer="lecun_normal",
         name="embedding",
         dtype=dtype,
-    )(images)
+    )(x)
     endpoints["embedding"] = x  # (B, h, w, D)
     x = layers.Reshape((-1, spec.hidden_size), name="patch_tokens", dtype=dtype)(x)  # (B, h*w, D)
 
+    if spec.num_layers:
+        x = add_tokens(spec, x, endpoints, dtype)  # (B, N, D)
+        x = encode(spec, x, endpoints, dtype)
+
+    features = pool(spec, x, dtype)  # (B, F)
+    endpoints["pre_logits"] = features
+    if not spec.distilled:
+        add_head(spec, features, endpoints, dtype)
+        return
+    distilled = TakeToken(1, name="distillation_token", dtype=dtype)(x)
+    endpoints["pre_logits_dist"] = distilled
+    if spec.num_classes:
+        logits = layers.Average(name="mean_of_heads", dtype=head_dtype(dtype))(
+            [
+                dense_head(spec, "head", dtype)(features),
+                dense_head(spec, "head_dist", dtype)(distilled),
+            ]
+        )
+        add_outputs(spec, logits, endpoints, dtype)
+
+
+def add_tokens(spec: ViTSpec, x, endpoints: Endpoints, dtype=None) -> keras.KerasTensor:
+    """Patch tokens (B, h*w, D) -> (B, N, D): class and other tokens before them, positions added."""
     add_positions = PositionEmbedding(spec.grid, spec.posemb, name="posembed_input", dtype=dtype)
     cls_before_positions = spec.posemb == "learn" and spec.posemb_includes_cls
-    if spec.has_cls and cls_before_positions:
-        x = ClassToken(name="cls", dtype=dtype)(x)  # (B, 1 + h*w, D)
+    if cls_before_positions:
+        x = prepend_tokens(spec, x, dtype)
     if spec.posemb != "none":
         x = add_positions(x)
-    if spec.has_cls and not cls_before_positions:
-        x = ClassToken(name="cls", dtype=dtype)(x)
+    if not cls_before_positions:
+        x = prepend_tokens(spec, x, dtype)
+    if spec.num_registers:
+        x = RegisterTokens(spec.num_registers, name="registers", dtype=dtype)(x)
     endpoints["posembed_input"] = x
-    embedding_dropout = spec.dropout if spec.embedding_dropout is None else spec.embedding_dropout
-    if embedding_dropout:
-        x = layers.Dropout(embedding_dropout, name="posembed_dropout", dtype=dtype)(x)
+    rate = spec.dropout if spec.embedding_dropout is None else spec.embedding_dropout
+    if rate:
+        x = layers.Dropout(rate, name="posembed_dropout", dtype=dtype)(x)
     endpoints["embedded"] = x  # what the first block sees; private
+    return x
 
+
+def prepend_tokens(spec: ViTSpec, x, dtype=None) -> keras.KerasTensor:
+    """The class token first, the distillation token second, where the spec has them."""
+    if spec.distilled:
+        x = ClassToken(name="dist", dtype=dtype)(x)
+    return ClassToken(name="cls", dtype=dtype)(x) if spec.has_cls else x
+
+
+def encode(spec: ViTSpec, x, endpoints: Endpoints, dtype=None) -> keras.KerasTensor:
+    """The encoder (equations 2 to 4) on tokens (B, N, D)."""
     for i, rate in enumerate(np.linspace(0.0, spec.stochastic_depth, spec.num_layers)):
         x = EncoderBlock(
             spec.num_heads,
@@ -67,15 +112,21 @@ def vit(spec: ViTSpec, dtype=None) -> tuple[keras.KerasTensor, dict[str, keras.K
             stochastic_depth=float(rate),
             activation=spec.activation,
             norm_epsilon=spec.norm_epsilon,
+            layer_scale=spec.layer_scale,
+            ffn=spec.ffn,
             name=f"encoderblock_{i}",
             dtype=dtype,
         )(x)
         endpoints[f"encoderblock_{i}"] = x
     x = LayerNorm(spec.norm_epsilon, name="encoder_norm", dtype=dtype)(x)
     endpoints["encoded"] = x
+    return x
 
+
+def pool(spec: ViTSpec, x, dtype=None) -> keras.KerasTensor:
+    """Tokens (B, N, D) -> features (B, F) as the spec's `pool` and `representation_size` say."""
     if spec.pool in ("token", "first"):
-        x = FirstToken(name="first_token", dtype=dtype)(x)  # (B, D)
+        x = TakeToken(0, name="first_token", dtype=dtype)(x)  # (B, D)
     elif spec.pool == "gap":
         x = layers.GlobalAveragePooling1D(name="gap", dtype=dtype)(x)
     elif spec.pool == "map":
@@ -95,27 +146,4 @@ def vit(spec: ViTSpec, dtype=None) -> tuple[keras.KerasTensor, dict[str, keras.K
             name="pre_logits",
             dtype=dtype,
         )(x)
-    endpoints["pre_logits"] = x
-
-    if spec.num_classes:
-        # Zero kernel as in the paper; float32 so that logits and losses never are half precision.
-        x = layers.Dense(
-            spec.num_classes,
-            kernel_initializer="zeros",
-            bias_initializer=keras.initializers.Constant(spec.head_bias_init),
-            name="head",
-            dtype=head_dtype(dtype),
-        )(x)
-        endpoints["logits"] = x
-        if spec.classifier_activation:
-            x = layers.Activation(
-                spec.classifier_activation, name="probabilities", dtype=head_dtype(dtype)
-            )(x)
-            endpoints["probabilities"] = x
-    return images, endpoints
-
-
-def head_dtype(dtype) -> str:
-    """The variable dtype of a policy: float32 under the mixed ones."""
-    policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
-    return policy.variable_dtype
+    return x

@@ -176,10 +176,7 @@ def rebuilt(model: VisionModel, classifier_activation: str | None, dtype: str) -
     """The same weights, frozen layers and card under another activation and dtype policy."""
     spec = dataclasses.replace(model.spec, classifier_activation=classifier_activation)
     copy = VisionModel.from_config({**model.get_config(), "spec": spec.to_dict(), "dtype": dtype})
-    values = {variable.path: variable for variable in model.weights}
-    for variable in copy.weights:
-        # By value: JAX gives an array away for good when `fit` donates it.
-        variable.assign(keras.ops.convert_to_numpy(values[variable.path]))
+    copy.copy_weights(model)
     return copy
 
 
