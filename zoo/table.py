@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from keras_vit.card import Card
+from keras_vit.spec import MixerSpec, ResNetSpec, Spec
 from keras_vit.zoo.cards import all_cards, card_spec
 from keras_vit.zoo.names import DEFAULTS
 from keras_vit.zoo.variants import VARIANTS
@@ -108,18 +109,29 @@ def _architectures() -> str:
     lines = [
         "## Architectures",
         "",
-        "At 224 px with 1000 classes, but for ViT-Mini/4 (28 px, grey, 10 classes).",
+        "At 224 px with 1000 classes, but for DINOv2 (518 px), FlexiViT (240 px), and ViT-Mini/4 "
+        "(28 px, grey, 10 classes). MLP of a Mixer: of its channels. Patch of a hybrid: on the map of "
+        "its ResNet.",
         "",
         "| name | width | MLP | heads | blocks | patch | params | default weights | source |",
         "| --- | --: | --: | --: | --: | --: | --: | --- | --- |",
     ]
     for name, variant in VARIANTS.items():
-        s = variant.spec
-        numbers = (s.hidden_size, s.mlp_dim, s.num_heads, s.num_layers, s.patch_size[0])
         default = f"`{DEFAULTS[name]}`" if name in DEFAULTS else "none released"
-        cells = (f"`{name}`", *map(str, numbers), f"{s.num_params:,}", default, variant.source)
+        numbers, count = _shape(variant.spec), f"{variant.spec.num_params:,}"
+        cells = (f"`{name}`", *numbers, count, default, variant.source)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _shape(spec: Spec) -> tuple[str, ...]:
+    """Width, MLP, heads, blocks and patch, as far as the family has them."""
+    if isinstance(spec, ResNetSpec):
+        return f"{spec.feature_size}", "–", "–", "+".join(map(str, spec.body.block_units)), "–"
+    blocks, patch = f"{spec.num_layers}", f"{spec.patch_size[0]}"
+    if isinstance(spec, MixerSpec):
+        return f"{spec.hidden_size}", f"{spec.channels_mlp_dim}", "–", blocks, patch
+    return f"{spec.hidden_size}", f"{spec.mlp_dim}", f"{spec.num_heads}", blocks, patch
 
 
 def _notes() -> str:
