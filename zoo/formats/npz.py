@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -142,7 +142,7 @@ def _table(path: Path) -> tuple[list[zipfile.ZipInfo], int]:
     return arrays, end
 
 
-def _member(path: Path, file: BinaryIO, info: zipfile.ZipInfo, end: int) -> _Member:
+def _member(path: Path, file: io.BufferedReader, info: zipfile.ZipInfo, end: int) -> _Member:
     """What a member is, or ValueError for everything that is not a plain array in its place."""
     name = info.filename
     if name != info.orig_filename or name.startswith("/") or set("\\:") & set(name):
@@ -205,7 +205,7 @@ def _check_layout(path: Path, members: list[_Member]) -> None:
     check_unpacked(path, sum(member.size for member in members if member.deflated))
 
 
-def _beginning(file: BinaryIO, member: _Member) -> bytes:
+def _beginning(file: io.BufferedReader, member: _Member) -> bytes:
     """The first bytes of a member, enough for its header."""
     wanted = min(member.size, MAX_HEADER + 12)
     file.seek(member.start)
@@ -288,7 +288,7 @@ def _bytes(array: np.ndarray) -> np.ndarray:
     return array.reshape(-1).view(np.uint8)
 
 
-def _chunks(file: BinaryIO, member: _Member) -> Iterator[bytes | memoryview]:
+def _chunks(file: io.BufferedReader, member: _Member) -> Iterator[bytes | memoryview]:
     """The bytes of a member piece by piece; raises when they are not what the table promised."""
     file.seek(member.start)
     crc = size = 0
@@ -304,7 +304,7 @@ def _chunks(file: BinaryIO, member: _Member) -> Iterator[bytes | memoryview]:
         raise member.damaged("checksum")
 
 
-def _stored(file: BinaryIO, member: _Member) -> Iterator[memoryview]:
+def _stored(file: io.BufferedReader, member: _Member) -> Iterator[memoryview]:
     """The same buffer again and again: it stays in the processor's cache."""
     buffer, left = memoryview(bytearray(CHUNK)), member.packed
     while left and (count := file.readinto(buffer[:left])):
@@ -312,7 +312,7 @@ def _stored(file: BinaryIO, member: _Member) -> Iterator[memoryview]:
         yield buffer[:count]
 
 
-def _inflated(file: BinaryIO, member: _Member, step: int) -> Iterator[bytes]:
+def _inflated(file: io.BufferedReader, member: _Member, step: int) -> Iterator[bytes]:
     """Unpacks at most `step` bytes at a time, so that memory stays bounded whatever is inside."""
     unpack, left, waiting = zlib.decompressobj(-zlib.MAX_WBITS), member.packed, b""
     while not unpack.eof:
