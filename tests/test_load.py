@@ -15,7 +15,7 @@ import pytest
 
 import keras_vit
 from keras_vit.spec import ViTSpec
-from keras_vit.zoo.formats import google_npz
+from keras_vit.zoo.formats import write_weights
 from keras_vit.zoo.variants import VARIANTS
 
 ORACLES = Path(__file__).parent / "oracles"
@@ -38,7 +38,7 @@ def weights(model):
 @pytest.fixture
 def tiny_file(tmp_path):
     path = tmp_path / "tiny.npz"
-    google_npz.save_weights(random_model(TINY), path)
+    write_weights(random_model(TINY), path)
     return path
 
 
@@ -75,7 +75,7 @@ def test_features_are_the_class_token_after_the_last_norm(tiny_file):
 @pytest.mark.case("L03")
 def test_pre_logits_stay_with_their_head_and_go_with_a_new_one(tmp_path):
     spec = dataclasses.replace(TINY, representation_size=24)
-    google_npz.save_weights(random_model(spec), tmp_path / "rep.npz")
+    write_weights(random_model(spec), tmp_path / "rep.npz")
     kept = keras_vit.load(tmp_path / "rep.npz")
     x = np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3)).astype(np.float32)
     cls = keras.ops.convert_to_numpy(kept.features("encoded")(x))[:, 0].astype(np.float64)
@@ -91,7 +91,7 @@ def test_pre_logits_stay_with_their_head_and_go_with_a_new_one(tmp_path):
 def test_a_head_of_zeros_says_so_and_classifies_nothing(tmp_path):
     model = random_model(TINY)
     model.get_layer("head").kernel.assign(np.zeros((24, 10), np.float32))
-    google_npz.save_weights(model, tmp_path / "zero.npz")
+    write_weights(model, tmp_path / "zero.npz")
     with pytest.warns(UserWarning, match="no usable head"):
         loaded = keras_vit.load(tmp_path / "zero.npz")
     assert loaded.has_usable_head is False
@@ -242,7 +242,7 @@ def test_keras_files_that_are_none_of_ours_are_refused(tmp_path):
     with pytest.raises(ValueError, match="not a keras_vit model"):
         keras_vit.load(tmp_path / "s.keras")
     (tmp_path / "t.keras").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"is no \.keras file"):
+    with pytest.raises(ValueError, match=r"is not a \.keras file"):
         keras_vit.load(tmp_path / "t.keras")
 
 

@@ -1,5 +1,6 @@
 """Reading one image from whatever a user has."""
 
+import contextlib
 import io
 import os
 from pathlib import Path
@@ -28,7 +29,7 @@ def read_image(source: ImageLike, channels: int = 3) -> np.ndarray:
     """
     if isinstance(source, np.ndarray):
         return _from_array(source, channels)
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     if isinstance(source, Image.Image):
         return _decode(source, "the PIL image", channels)
@@ -43,11 +44,13 @@ def read_image(source: ImageLike, channels: int = 3) -> np.ndarray:
             f"cannot read an image from {type(source).__name__}: give a path, bytes, a PIL image "
             f"or a uint8 array."
         )
-    try:
-        with Image.open(opened, formats=FORMATS) as image:
-            return _decode(image, name, channels)
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError):
-        raise ValueError(f"{name} is not an image that can be read.") from None
+    with contextlib.ExitStack() as stack:
+        try:
+            image = stack.enter_context(Image.open(opened, formats=FORMATS))
+        except Exception:
+            # Text chunks that unpack to gigabytes, tables that lie: not only OSError.
+            raise ValueError(f"{name} is not an image that can be read.") from None
+        return _decode(image, name, channels)
 
 
 def problem_of(path: Path) -> str | None:
@@ -63,7 +66,7 @@ def problem_of(path: Path) -> str | None:
     except (UnidentifiedImageError, Image.DecompressionBombError):
         return f"{path} is not an image that can be read."
     except Exception as error:
-        return f"{path} is a broken image ({error})."
+        return f"{path} is a broken image ({_one_line(error)})."
     return None
 
 
@@ -81,17 +84,26 @@ def _decode(image, name: str, channels: int) -> np.ndarray:
         array = np.asarray(image)
     except Exception as error:
         # A decoder fed with broken bytes may raise anything from OSError to struct.error.
-        raise ValueError(f"{name} is a broken image ({error}).") from None
+        raise ValueError(f"{name} is a broken image ({_one_line(error)}).") from None
     return array[..., None] if channels == 1 else array
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _to_mode(image, mode: str):
     from PIL import Image
 
     if image.mode.startswith("I") or image.mode == "F":
-        # By mode, not by the values: a dark 16-bit image must stay dark.
-        values = np.asarray(image).astype(np.float64) / (1.0 if image.mode == "F" else 257.0)
-        image = Image.fromarray(np.clip(np.round(values), 0, 255).astype(np.uint8))
+        # By mode, not by the values: a dark 16-bit image must stay dark. In place and in float32,
+        # because the largest image that is allowed has 179 million pixels; no quotient by 257 lies
+        # nearer to a half than 0.002, so that float32 rounds as float64 does.
+        values = np.asarray(image).astype(np.float32)
+        values /= 1 if image.mode == "F" else 257
+        np.nan_to_num(values, copy=False)
+        np.clip(np.rint(values, out=values), 0, 255, out=values)
+        image = Image.fromarray(values.astype(np.uint8))
     has_alpha = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
     if has_alpha:
         image = image.convert("RGBA")

@@ -1,17 +1,21 @@
 """Reading `.keras` files of this package as data: our config plus arrays, nothing a file names is imported."""
 
-import json
 import os
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
-import h5py
-
 from keras_vit.model import VisionModel
+from keras_vit.spec import Spec, spec_from_dict
+from keras_vit.zoo.formats import hdf5_file
+from keras_vit.zoo.formats.archive import chunks, content, members
+from keras_vit.zoo.formats.entry import existing, quoted
+from keras_vit.zoo.formats.safetensors_file import parse_json
 
-MAX_CONFIG_BYTES = 64 * 2**20  # 21,843 class names take one
+MAX_CONFIG = 64 * 2**20  # bytes; 21,843 class names take one million
+MAX_NUMBER = 2**17  # in a spec; the largest in use is 21,843
+MAX_POSITIONS = 2**28  # tokens x width: a computed position table of 1 GB, ViT-L/16 at 8192 pixels
+NO_KERAS_FILE = "is no .keras file, or a damaged one"
 
 
 def load_keras_file(path: str | os.PathLike, dtype: Any = None) -> VisionModel:
@@ -24,51 +28,76 @@ def load_keras_file(path: str | os.PathLike, dtype: Any = None) -> VisionModel:
         dtype: Keras dtype policy, None for the saved one.
 
     Raises:
+        FileNotFoundError: no such file.
         ValueError: not a `.keras` file, not one of our models, or weights that point outside the
-            file.
+            file, or that are fewer than the network it describes has.
     """
-    path = Path(path)
+    path = existing(path)
+    parts = {member.name: member for member in members(path, "a .keras file")}
+    for name, limit in (("config.json", MAX_CONFIG), ("model.weights.h5", path.stat().st_size)):
+        if name not in parts or parts[name].size > max(limit, MAX_CONFIG):
+            raise ValueError(f"{path} {NO_KERAS_FILE} (no {name} of a sensible size).")
+    config = parse_json(content(parts["config.json"]), f"{path}: config.json")
+    if config.get("registered_name") != "keras_vit>VisionModel":
+        raise ValueError(
+            f"{path} holds a {quoted(str(config.get('class_name')))}, not a keras_vit model: load "
+            f"it with keras.saving.load_model."
+        )
+    config = config.get("config")
     try:
-        with zipfile.ZipFile(path) as archive:
-            sizes = {info.filename: info.file_size for info in archive.infolist()}
-            if sizes.get("config.json", MAX_CONFIG_BYTES + 1) > MAX_CONFIG_BYTES:
-                raise ValueError(f"{path} has no config of a sensible size: it is no .keras file.")
-            config = json.loads(archive.read("config.json"))
-            if config.get("registered_name") != "keras_vit>VisionModel":
-                raise ValueError(
-                    f"{path} holds a {config.get('class_name')!r}, not a keras_vit model: load it "
-                    f"with keras.saving.load_model."
-                )
-            model = VisionModel.from_config(
-                {**config["config"], **({"dtype": dtype} if dtype else {})}
+        spec = checked_spec(config)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} {NO_KERAS_FILE} ({error}).") from None
+    with tempfile.TemporaryDirectory() as folder:
+        weights = Path(folder) / "model.weights.h5"
+        with weights.open("wb") as target, path.open("rb") as source:
+            for chunk in chunks(source, parts["model.weights.h5"]):
+                target.write(chunk)
+        arrays = hdf5_file.refuse(weights, name=f"{path}: model.weights.h5")
+        stored = sum(plain.nbytes // plain.dtype.itemsize for plain in arrays.values())
+        # Before the network is built, which takes the memory that its config asks for.
+        if stored < spec.num_params:
+            raise ValueError(
+                f"{path} describes a network of {spec.num_params} weights and holds {stored}: "
+                f"refused."
             )
-            limit = 4 * 4 * model.count_params() + 2**26  # optimizer slots stand beside weights
-            if sizes.get("model.weights.h5", limit + 1) > limit:
-                raise ValueError(f"{path} holds more than the weights of its own model: refused.")
-            with tempfile.TemporaryDirectory() as folder:
-                weights = archive.extract("model.weights.h5", folder)
-                _refuse_links(weights, path)
-                model.load_weights(weights)
-    except (zipfile.BadZipFile, KeyError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no .keras file, or a damaged one ({error}).") from None
+        try:
+            model = VisionModel.from_config({**config, **({"dtype": dtype} if dtype else {})})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path} {NO_KERAS_FILE} ({error}).") from None
+        try:
+            model.load_weights(weights)
+        except Exception as error:
+            # Keras answers weights of another network with several kinds of long errors.
+            detail = " ".join(str(error).split())[:200]
+            raise ValueError(f"{path} has other weights than its network ({detail}).") from None
     return model
 
 
-def _refuse_links(weights: str, path: Path) -> None:
-    """HDF5 can point into other files and load filter plugins; weights need neither."""
+def checked_spec(config: Any) -> Spec:
+    """The network of an untrusted config, once its numbers are those of networks that exist.
 
-    def visit(group: h5py.Group) -> None:
-        for name in group:
-            link = group.get(name, getlink=True)
-            if not isinstance(link, h5py.HardLink):
-                raise ValueError(
-                    f"{path} has a link at {group.name}/{name} in its weights: refused."
-                )
-            item = group[name]
-            if isinstance(item, h5py.Group):
-                visit(item)
-            elif item.is_virtual or item.external:
-                raise ValueError(f"{path} has data outside of it at {item.name}: refused.")
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: it is no config of a model.
+    """
+    for field, kind in (("name", str), ("dtype", str), ("frozen", list), ("trainable", bool)):
+        if field in config and not isinstance(config[field], kind):
+            raise TypeError(f"{field} is no {kind.__name__}")
+    if not all(isinstance(layer, str) for layer in config.get("frozen", [])):
+        raise TypeError("frozen is no list of names")
+    _check_numbers(config["spec"])
+    spec = spec_from_dict(config["spec"])
+    if spec.grid[0] * spec.grid[1] * spec.feature_size > MAX_POSITIONS:
+        raise ValueError(f"image_size {spec.image_size} is absurd for this network.")
+    return spec
 
-    with h5py.File(weights, "r") as file:
-        visit(file)
+
+def _check_numbers(value: Any) -> None:
+    """No number that only serves to take all memory or time, no list without end."""
+    if isinstance(value, dict | list):
+        if len(value) > 100:
+            raise ValueError("a network is described by fewer than 100 values.")
+        for item in value.values() if isinstance(value, dict) else value:
+            _check_numbers(item)
+    elif isinstance(value, int | float) and not abs(value) <= MAX_NUMBER:
+        raise ValueError(f"a network with the number {value!r} is absurd.")
