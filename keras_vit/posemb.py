@@ -5,11 +5,14 @@ the graph stays static and compiles for TPU and LiteRT.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 
-def resize(table: np.ndarray, old_grid, new_grid, *, num_prefix: int) -> np.ndarray:
+def resize(
+    table: np.ndarray, old_grid, new_grid, *, num_prefix: int, method: str = "align_corners"
+) -> np.ndarray:
     """Resizes a learned table bilinearly with aligned corners.
 
     Grids are compared, not lengths: (2, 8) to (4, 4) is a real resize although both have 16 cells.
@@ -22,6 +25,7 @@ def resize(table: np.ndarray, old_grid, new_grid, *, num_prefix: int) -> np.ndar
         old_grid: (h, w) of `table`.
         new_grid: (h, w) wanted.
         num_prefix: entries kept as they are before the grid's (class token: 1).
+        method: one of `METHODS`.
 
     Returns:
         (1, num_prefix + h'*w', D), same dtype.
@@ -48,6 +52,9 @@ def resize(table: np.ndarray, old_grid, new_grid, *, num_prefix: int) -> np.ndar
     return np.concatenate([prefix, cells], axis=1)
 
 
+METHODS = ("align_corners",)
+
+
 def _align_corners_weights(old: int, new: int) -> np.ndarray:
     """(new, old) matrix of linear interpolation that maps the first and last cell onto each other."""
     position = np.linspace(0.0, old - 1.0, new)
@@ -59,16 +66,22 @@ def _align_corners_weights(old: int, new: int) -> np.ndarray:
     return weights
 
 
-def infer_grid(num_entries: int) -> tuple[tuple[int, int], int]:
-    """The square grid and the number of class-token entries of a table of unknown origin.
+def infer_grid(
+    num_entries: int, *, prefixes: Sequence[int] = (0, 1)
+) -> tuple[tuple[int, int], int]:
+    """The square grid and the number of prefix entries of a table of unknown origin.
+
+    Args:
+        num_entries: of the table.
+        prefixes: the numbers of prefix entries that it may have.
 
     Returns:
         ((g, g), num_prefix): 196 -> ((14, 14), 0), 197 -> ((14, 14), 1).
 
     Raises:
-        ValueError: neither `num_entries` nor `num_entries - 1` is a perfect square.
+        ValueError: no number of prefix entries leaves a perfect square.
     """
-    for num_prefix in (0, 1):
+    for num_prefix in prefixes:
         side = math.isqrt(max(num_entries - num_prefix, 0))
         if side and side * side == num_entries - num_prefix:
             return (side, side), num_prefix

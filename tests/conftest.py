@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,9 @@ BACKEND_FREE = {
     "test_batches.py",
     "test_cards.py",
     "test_cases.py",
+    "test_download.py",
+    "test_download_hub.py",
+    "test_download_machine.py",
     "test_fashion_mnist.py",
     "test_fetch.py",
     "test_images.py",
@@ -80,6 +85,33 @@ def random_model():
     return build
 
 
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    """A web server on this machine (tests/loopback.py), an empty cache, short waits."""
+    from keras_vit.zoo import download, hub, web
+
+    path = Path(__file__).with_name("loopback.py")
+    spec = importlib.util.spec_from_file_location("loopback", path)
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look their module up by name.
+    monkeypatch.setitem(sys.modules, "loopback", module)
+    spec.loader.exec_module(module)
+    for name in [n for n in os.environ if n.startswith(("KERAS_VIT_", "HF_"))]:
+        monkeypatch.delenv(name)
+    for name in ("KERAS_HOME", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(web, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(download, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
+    monkeypatch.setattr(hub.huggingface_hub, "get_token", lambda: None)
+    monkeypatch.setattr(hub, "_warned", set())
+    running = module.Server()
+    monkeypatch.setattr(hub.constants, "ENDPOINT", running.url(""))
+    yield running
+    running.close()
+
+
 def _reason_to_leave_out(item, wants_full: bool) -> str | None:
     if item.get_closest_marker("full") and not wants_full:
         return "full: heavy, run by make test-full"
@@ -103,7 +135,7 @@ def embedded_stand_ins(tmp_path_factory):
     from keras_vit.data.sources import FASHION_MNIST_CLASSES
     from keras_vit.model import VisionModel
     from keras_vit.train.recipes.fashion_mnist import EIGHT, mini_spec
-    from keras_vit.zoo.formats import google_npz
+    from keras_vit.zoo.formats import write_weights
 
     folder, rows = tmp_path_factory.mktemp("cards"), []
     for tag, classes in (("fashion_mnist", range(10)), ("fashion_mnist_8", EIGHT)):
@@ -111,7 +143,7 @@ def embedded_stand_ins(tmp_path_factory):
         model = VisionModel(mini_spec(len(classes)))
         head = model.get_layer("head").kernel
         head.assign(keras.random.normal(head.shape))
-        google_npz.save_weights(model, folder / f"{tag}.npz", dtype="float16")
+        write_weights(model, folder / f"{tag}.npz", dtype="float16")
         rows.append(
             f'[[card]]\nvariant = "ViT-Mini/4"\ntag = "{tag}"\nfile = "{tag}.npz"\n'
             f"num_classes = {len(classes)}\nimage_size = [28, 28]\n"

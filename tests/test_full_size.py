@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 from keras_vit.model import VisionModel
-from keras_vit.zoo.formats.google_npz import load_weights, to_arrays
+from keras_vit.zoo.formats import values_of
+from keras_vit.zoo.formats.google_npz import to_arrays
+from keras_vit.zoo.weights import load_weights
 from keras_vit.zoo.variants import VARIANTS
 
 with np.load(Path(__file__).parent / "oracles" / "full_size_recipe.npz") as _file:
@@ -74,7 +76,7 @@ def test_logits_of_the_official_code(name):
     )
     model = VisionModel(spec)
     assert model.count_params() == spec.num_params == case["num_params"]
-    shapes = {key: value.shape for key, value in to_arrays(model).items()}
+    shapes = {key: value.shape for key, value in to_arrays(values_of(model), model.spec).items()}
     params = {k: recipe_parameter(k, shape, case["param_seed"]) for k, shape in shapes.items()}
     # Says whether names and shapes are the official ones before the network is blamed.
     total = sum(float(value.sum(dtype=np.float64)) for value in params.values())

@@ -1,5 +1,6 @@
 """The official npz layout: every era read, written back bit for bit, and refused whole when it does not fit."""
 
+import dataclasses
 import json
 import zipfile
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 
 from keras_vit.model import VisionModel
 from keras_vit.spec import ViTSpec
-from keras_vit.zoo.formats import google_npz
+from keras_vit.zoo.formats import google_npz, values_of, write_weights
+from keras_vit.zoo.infer import spec_of
+from keras_vit.zoo.weights import load_weights
 
 ORACLES = Path(__file__).parent / "oracles"
 LAYOUTS = sorted((ORACLES / "layouts").glob("*.npz"))
@@ -40,7 +43,7 @@ def logits(model, x) -> np.ndarray:
 @pytest.mark.parametrize("path", LAYOUTS, ids=lambda p: p.stem)
 def test_every_layout_gives_the_official_logits(path):
     model = VisionModel(SPEC)
-    google_npz.load_weights(model, path)
+    load_weights(model, path)
     with np.load(EXPECTED) as file:
         row = "output_bf16_leaves_upcast_to_f32" if "bf16" in path.stem else "output_float32"
         np.testing.assert_allclose(logits(model, file["input"]), file[row], rtol=0, atol=ATOL)
@@ -50,7 +53,7 @@ def test_float16_layout_gives_the_official_logits(tmp_path):
     with np.load(ORACLES / "layouts" / "plain_prelinen.npz") as file:
         np.savez(tmp_path / "half.npz", **{k: file[k].astype(np.float16) for k in file.files})
     model = VisionModel(SPEC)
-    google_npz.load_weights(model, tmp_path / "half.npz")
+    load_weights(model, tmp_path / "half.npz")
     with np.load(EXPECTED) as file:
         expected = file["output_f16_leaves_upcast_to_f32"]
         np.testing.assert_allclose(logits(model, file["input"]), expected, rtol=0, atol=ATOL)
@@ -58,16 +61,17 @@ def test_float16_layout_gives_the_official_logits(tmp_path):
 
 @pytest.mark.parametrize("path", LAYOUTS, ids=lambda p: p.stem)
 def test_a_lone_file_tells_its_architecture(path):
-    spec = google_npz.spec_of(path)
-    # The big_vision files leave the resolution to their table, as the others do.
-    assert spec == SPEC
+    spec = spec_of(google_npz.read(path))
+    # The tables of big_vision have no entry for the class token.
+    assert spec.posemb_includes_cls == (not path.stem.startswith("bv_"))
+    assert dataclasses.replace(spec, posemb_includes_cls=True) == SPEC
 
 
 def test_blocks_stacked_by_scan_are_read_in_order():
     with np.load(ORACLES / "bv_vit_scan_map.npz") as file:
         spec = ViTSpec(32, 64, 2, 2, 8, image_size=32, num_classes=10, pool="map")
         model = VisionModel(spec)
-        google_npz.load_weights(model, params("bv_vit_scan_map.npz"))
+        load_weights(model, params("bv_vit_scan_map.npz"))
         np.testing.assert_allclose(logits(model, file["input"]), file["output"], rtol=0, atol=ATOL)
 
 
@@ -75,7 +79,7 @@ def test_an_inlined_attention_head_is_read():
     inlined = {k.removeprefix("MAPHead_0/"): v for k, v in params("bv_vit_map.npz").items()}
     assert "probe" in inlined
     model = VisionModel(ViTSpec(32, 64, 2, 2, 8, image_size=32, num_classes=10, pool="map"))
-    google_npz.load_weights(model, inlined)
+    load_weights(model, inlined)
     with np.load(ORACLES / "bv_vit_map.npz") as file:
         np.testing.assert_allclose(logits(model, file["input"]), file["output"], rtol=0, atol=ATOL)
 
@@ -89,7 +93,7 @@ def test_class_token_and_position_meet_in_either_order(name, root, includes_cls)
     import dataclasses
 
     model = VisionModel(dataclasses.replace(SPEC, posemb_includes_cls=includes_cls))
-    google_npz.load_weights(model, params(name, root))
+    load_weights(model, params(name, root))
     with np.load(ORACLES / name) as file:
         np.testing.assert_allclose(logits(model, file["input"]), file["output"], rtol=0, atol=ATOL)
 
@@ -97,8 +101,8 @@ def test_class_token_and_position_meet_in_either_order(name, root, includes_cls)
 def test_the_official_layout_is_written_back_bit_for_bit(tmp_path):
     source = ORACLES / "layouts" / "plain_prelinen.npz"
     model = VisionModel(SPEC)
-    google_npz.load_weights(model, source)
-    google_npz.save_weights(model, tmp_path / "back.npz")
+    load_weights(model, source)
+    write_weights(model, tmp_path / "back.npz")
     with zipfile.ZipFile(source) as a, zipfile.ZipFile(tmp_path / "back.npz") as b:
         assert sorted(a.namelist()) == b.namelist()
         assert all(a.read(name) == b.read(name) for name in a.namelist())
@@ -111,8 +115,8 @@ def test_every_pool_and_layer_survives_a_round_trip(tmp_path):
             representation_size=11,
         )  # fmt: skip
         model, other = VisionModel(spec), VisionModel(spec)
-        google_npz.save_weights(model, tmp_path / f"{pool}.npz")
-        report = google_npz.load_weights(other, tmp_path / f"{pool}.npz")
+        write_weights(model, tmp_path / f"{pool}.npz")
+        report = load_weights(other, tmp_path / f"{pool}.npz")
         assert set(report.loaded) == set(values(model)) and report.unused == ()
         for path, value in values(other).items():
             np.testing.assert_array_equal(value, values(model)[path], err_msg=path)
@@ -127,7 +131,7 @@ def test_one_error_names_every_key_and_nothing_is_touched():
     model = VisionModel(SPEC)
     before = values(model)
     with pytest.raises(ValueError) as caught:
-        google_npz.load_weights(model, arrays)
+        load_weights(model, arrays)
     text = str(caught.value)
     assert "- Transformer/encoder_norm/bias" in text
     assert "+ Transformer/encoderblock_7/LayerNorm_0/scale" in text
@@ -143,9 +147,9 @@ def test_one_error_names_every_key_and_nothing_is_touched():
 
 def test_other_parameters_beside_the_image_model_are_ignored_but_strangers_are_not():
     arrays = params("vit_tiny_token.npz")
-    google_npz.load_weights(VisionModel(SPEC), {**arrays, "opt/0/mu/cls": arrays["cls"]})
+    load_weights(VisionModel(SPEC), {**arrays, "opt/0/mu/cls": arrays["cls"]})
     with pytest.raises(ValueError, match=r"\+ stranger/kernel"):
-        google_npz.load_weights(VisionModel(SPEC), {**arrays, "stranger/kernel": arrays["cls"]})
+        load_weights(VisionModel(SPEC), {**arrays, "stranger/kernel": arrays["cls"]})
 
 
 @pytest.mark.parametrize("keep", [True, False], ids=["keep", "drop"])
@@ -156,14 +160,14 @@ def test_loading_for_fine_tuning_equals_the_official_load_pretrained(keep):
     )
     model = VisionModel(spec)
     skip = ["head/.*"] if keep else ["head/.*", "pre_logits/.*"]
-    report = google_npz.load_weights(model, params("vit_tiny_token_rep.npz"), skip=skip)
+    report = load_weights(model, params("vit_tiny_token_rep.npz"), skip=skip)
     assert report.resized == ((4, 4), (6, 6))
     assert {k.split("/")[0] for k in report.unused} == {s.split("/")[0] for s in skip}
     # The fixture's head is a fresh zero kernel with 0.25 as its bias, to make the reset visible.
     model.get_layer("head").bias.assign(np.full(5, 0.25, np.float32))
     with np.load(ORACLES / name) as file:
         after = {k[len("params_after/") :]: file[k] for k in file.files if k.startswith("params_")}
-        for key, value in google_npz.to_arrays(model).items():
+        for key, value in google_npz.to_arrays(values_of(model), model.spec).items():
             # scipy's zoom and ours round differently in the last bit of a resized table.
             np.testing.assert_allclose(value, after[key], rtol=0, atol=2e-7, err_msg=key)
         np.testing.assert_allclose(logits(model, file["input"]), file["output"], rtol=0, atol=ATOL)
@@ -174,7 +178,9 @@ def test_grids_are_compared_and_not_lengths():
     spec = ViTSpec(12, 20, 3, 1, 4, image_size=(8, 32), num_classes=3, pool="gap")
     wide = VisionModel(spec)
     square = VisionModel(ViTSpec(12, 20, 3, 1, 4, image_size=(16, 16), num_classes=3, pool="gap"))
-    report = google_npz.load_weights(square, google_npz.to_arrays(wide), source_grid=(2, 8))
+    report = load_weights(
+        square, google_npz.to_arrays(values_of(wide), wide.spec), source_grid=(2, 8)
+    )
     assert report.resized == ((2, 8), (4, 4))
     assert (
         np.abs(values(square)["posembed_input/table"] - values(wide)["posembed_input/table"]).max()
@@ -182,12 +188,17 @@ def test_grids_are_compared_and_not_lengths():
     )
     same = VisionModel(spec)
     assert (
-        google_npz.load_weights(same, google_npz.to_arrays(wide), source_grid=(2, 8)).resized
+        load_weights(
+            same, google_npz.to_arrays(values_of(wide), wide.spec), source_grid=(2, 8)
+        ).resized
         is None
     )
     with pytest.raises(ValueError, match="grid"):
-        google_npz.load_weights(
-            square, google_npz.to_arrays(wide), source_grid=(2, 8), posemb_resize=None
+        load_weights(
+            square,
+            google_npz.to_arrays(values_of(wide), wide.spec),
+            source_grid=(2, 8),
+            posemb_resize=None,
         )
 
 
@@ -196,11 +207,11 @@ def test_files_are_known_by_content(tmp_path):
     arrays = params("vit_tiny_token.npz")
     np.savez(tmp_path / "a.npz", **arrays)
     renamed = (tmp_path / "a.npz").rename(tmp_path / "a.bin")
-    google_npz.load_weights(VisionModel(SPEC), renamed)
+    load_weights(VisionModel(SPEC), renamed)
     text = tmp_path / "text.npz"
     text.write_text("404 Not Found")
     with pytest.raises(ValueError, match="is not an npz file"):
-        google_npz.load_weights(VisionModel(SPEC), text)
+        load_weights(VisionModel(SPEC), text)
 
 
 def test_truncated_damaged_and_pickled_files_are_refused_whole(tmp_path):
@@ -213,23 +224,23 @@ def test_truncated_damaged_and_pickled_files_are_refused_whole(tmp_path):
 
     (tmp_path / "cut.npz").write_bytes(data[: len(data) // 2])
     with pytest.raises(ValueError, match="truncated"):
-        google_npz.load_weights(model, tmp_path / "cut.npz")
+        load_weights(model, tmp_path / "cut.npz")
 
     flipped = bytearray(data)
     flipped[len(data) // 2] ^= 0xFF
     (tmp_path / "flipped.npz").write_bytes(flipped)
     with pytest.raises(ValueError, match="damaged"):
-        google_npz.load_weights(model, tmp_path / "flipped.npz")
+        load_weights(model, tmp_path / "flipped.npz")
 
     np.savez(tmp_path / "pickled.npz", **{**arrays, "cls": np.array([{}], dtype=object)})
     with pytest.raises(ValueError, match="pickled"):
-        google_npz.load_weights(model, tmp_path / "pickled.npz")
+        load_weights(model, tmp_path / "pickled.npz")
 
     with pytest.raises(FileNotFoundError, match="does not exist"):
-        google_npz.load_weights(model, tmp_path / "nowhere.npz")
+        load_weights(model, tmp_path / "nowhere.npz")
     np.savez(tmp_path / "other.npz", weight=np.zeros(3))
-    with pytest.raises(ValueError, match="holds no Vision Transformer"):
-        google_npz.load_weights(model, tmp_path / "other.npz")
+    with pytest.raises(ValueError, match="holds no network of the official releases"):
+        load_weights(model, tmp_path / "other.npz")
     for path, value in values(model).items():
         np.testing.assert_array_equal(value, before[path], err_msg=path)
 
@@ -240,7 +251,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
 
     monkeypatch.setattr(np, "savez", fail)
     with pytest.raises(OSError, match="space"):
-        google_npz.save_weights(VisionModel(SPEC), tmp_path / "x.npz")
+        write_weights(VisionModel(SPEC), tmp_path / "x.npz")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from keras_vit.model import VisionModel
 from keras_vit.spec import ViTSpec
-from keras_vit.zoo.formats.google_npz import load_weights
+from keras_vit.zoo.weights import load_weights
 
 ORACLES = Path(__file__).parent / "oracles"
 # sensitivity of these fixtures: exact instead of tanh GELU moves a logit by 5e-4, LayerNorm

@@ -1,6 +1,5 @@
 """The public functions: from a name, a file or a spec to a model, and back to a file."""
 
-import dataclasses
 import fnmatch
 import json
 import os
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.card import Card
-from keras_vit.spec import ViTSpec, pair
+from keras_vit.spec import ImageSpec, Spec, changed, pair
 from keras_vit.zoo import names
 from keras_vit.zoo.cards import all_cards
 from keras_vit.zoo.variants import VARIANTS
@@ -51,7 +50,7 @@ def card(name: str) -> Card:
 
 
 def build(
-    name_or_spec: str | ViTSpec,
+    name_or_spec: str | Spec,
     *,
     num_classes: int = 1000,
     image_size: int | tuple[int, int] = 224,
@@ -78,29 +77,29 @@ def build(
     """
     from keras_vit.model import VisionModel
 
-    if isinstance(name_or_spec, ViTSpec):
+    if isinstance(name_or_spec, ImageSpec):
         return VisionModel(name_or_spec, dtype=dtype)
     variant, tag = names.resolve(name_or_spec)
     if tag:
         raise ValueError(
             f"build gives random weights and takes no tag: build({variant!r}), or load({name_or_spec!r})."
         )
-    spec = dataclasses.replace(
-        VARIANTS[variant].spec,
-        num_classes=num_classes,
-        image_size=pair(image_size, "image_size"),
-        allow_crop=allow_crop,
-        in_channels=in_channels,
-        classifier_activation=classifier_activation,
-        dropout=dropout,
-        attention_dropout=attention_dropout,
-        stochastic_depth=stochastic_depth,
-    )
+    changes = {
+        "num_classes": num_classes,
+        "image_size": pair(image_size, "image_size"),
+        "allow_crop": allow_crop,
+        "in_channels": in_channels,
+        "classifier_activation": classifier_activation,
+        "dropout": dropout,
+        "attention_dropout": attention_dropout,
+        "stochastic_depth": stochastic_depth,
+    }
+    spec = changed(VARIANTS[variant].spec, changes, variant)
     return VisionModel(spec, dtype=dtype)
 
 
 def load(
-    name_or_spec: str | os.PathLike | ViTSpec,
+    name_or_spec: str | os.PathLike | Spec,
     *,
     weights: str | os.PathLike | None = "default",
     num_classes: int | None = None,
@@ -113,6 +112,7 @@ def load(
     attention_dropout: float | None = None,
     stochastic_depth: float | None = None,
     posemb_resize: str | None = None,
+    patch_size: int | tuple[int, int] | None = None,
     dtype: Any = None,
     cache_dir: str | os.PathLike | None = None,
     offline: bool | None = None,
@@ -134,7 +134,9 @@ def load(
             tiled so that grey images repeated over channels give the same features.
         classifier_activation: None for logits, `softmax`, `sigmoid`.
         dropout, attention_dropout, stochastic_depth: None for what the card says.
-        posemb_resize: None for what the card says (`align_corners`).
+        posemb_resize: None for what the card says; else one of `keras_vit.posemb.METHODS`.
+        patch_size: None for the checkpoint's; another one resizes the patch kernel by the
+            pseudo-inverse rule of FlexiViT, whose checkpoints are made for it.
         dtype: Keras dtype policy.
         cache_dir: where checkpoints are kept; None for KERAS_VIT_CACHE or the user's cache.
         offline: never touch the network.
@@ -151,6 +153,7 @@ def load(
     changes = {
         "num_classes": num_classes,
         "image_size": pair(image_size, "image_size") if image_size is not None else None,
+        "patch_size": pair(patch_size, "patch_size") if patch_size is not None else None,
         "in_channels": in_channels,
         "allow_crop": allow_crop or None,
         "classifier_activation": classifier_activation,
@@ -159,7 +162,7 @@ def load(
         "stochastic_depth": stochastic_depth,
     }
     changes = {field: value for field, value in changes.items() if value is not None}
-    if isinstance(name_or_spec, ViTSpec):
+    if isinstance(name_or_spec, ImageSpec):
         checkpoint = loading.of_spec(name_or_spec, weights)
     elif path := loading.as_path(name_or_spec):
         if weights != "default":
@@ -193,7 +196,7 @@ def save_weights_as(
         ValueError: unknown format, or something the layout cannot hold.
         FileExistsError: the file exists and `force` is not given.
     """
-    from keras_vit.zoo.formats import google_npz
+    from keras_vit.zoo.formats import sidecar, write_weights
 
     path = Path(path)
     if format not in FORMATS:
@@ -202,9 +205,9 @@ def save_weights_as(
         raise FileExistsError(f"{path} exists: give another path, or force=True to replace it.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise OSError(f"{path.parent} is no folder that can be written to: give another path.")
-    google_npz.save_weights(model, path, dtype=dtype)
+    write_weights(model, path, format=format, dtype=dtype)
     about = {"spec": model.spec.to_dict(), "card": model.card.to_dict() if model.card else None}
-    beside = google_npz.sidecar(path)
+    beside = sidecar(path)
     part = beside.with_name(f".{beside.name}.part")
     part.write_text(json.dumps(about, indent=1), "utf-8")
     os.replace(part, beside)

@@ -4,21 +4,24 @@ import dataclasses
 import json
 import os
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import keras
 
 from keras_vit.card import Card
-from keras_vit.model import VisionModel
-from keras_vit.spec import ViTSpec, spec_from_dict
-from keras_vit.zoo import names
-from keras_vit.zoo.cards import all_cards
+from keras_vit.model import HEADS, VisionModel
+from keras_vit.spec import Spec, ViTSpec, changed, spec_from_dict
+from keras_vit.zoo import adapt, names
+from keras_vit.zoo.cards import all_cards, card_spec
 from keras_vit.zoo.fetch import find
-from keras_vit.zoo.formats import google_npz
+from keras_vit.zoo.formats import read_weights, sidecar
+from keras_vit.zoo.formats.entry import Entry
 from keras_vit.zoo.formats.keras_file import load_keras_file
+from keras_vit.zoo.formats.keys import Weights
+from keras_vit.zoo.infer import spec_of
 from keras_vit.zoo.variants import VARIANTS
+from keras_vit.zoo.weights import model_of
 
 SUFFIXES = (".npz", ".keras")
 NETWORK = ("hf://", "http://", "https://", "gs://")
@@ -31,14 +34,14 @@ class Checkpoint:
     Attributes:
         spec: the network of the weights, at their own resolution and with their own head.
         card: what is known of them, or None.
-        weights: path or arrays in the official layout; None for random ones.
+        weights: what the file holds; None for random ones.
         dtype: policy the model was saved with, None when unknown.
         model: the model itself when the container rebuilt it already.
     """
 
-    spec: ViTSpec
+    spec: Spec
     card: Card | None = None
-    weights: Path | Mapping[str, np.ndarray] | None = None
+    weights: Weights | None = None
     dtype: str | None = None
     model: VisionModel | None = None
 
@@ -58,7 +61,7 @@ def as_path(value: Any) -> Path | None:
     return Path(text)
 
 
-def of_spec(spec: ViTSpec, weights: Any) -> Checkpoint:
+def of_spec(spec: Spec, weights: Any) -> Checkpoint:
     """A spec with the weights of a file, or random ones."""
     if weights is None:
         return Checkpoint(spec)
@@ -74,19 +77,30 @@ def of_file(path: Path, image_size: tuple[int, int] | None) -> Checkpoint:
     """A lone file: the JSON beside it tells what it is, else the weights themselves do."""
     if path.suffix == ".keras":
         model = load_keras_file(path)
-        arrays = google_npz.to_arrays(model)
-        return Checkpoint(model.spec, model.card, arrays, model.policy.name, model)
-    beside = google_npz.sidecar(path)
+        return Checkpoint(model.spec, model.card, weights_of(model), model.policy.name, model)
+    weights = read_weights(path)
+    beside = sidecar(path)
     if not beside.is_file():
-        return Checkpoint(google_npz.spec_of(path, image_size=image_size), None, path)
+        return Checkpoint(spec_of(weights, image_size=image_size), None, weights)
     try:
         about = json.loads(beside.read_text("utf-8"))
         card = Card.from_dict(about["card"]) if about.get("card") else None
-        return Checkpoint(spec_from_dict(about["spec"]), card, path)
+        return Checkpoint(spec_from_dict(about["spec"]), card, weights)
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(
             f"{beside} does not describe {path.name} ({error}): restore it or move it away."
         ) from None
+
+
+def weights_of(model: VisionModel) -> Weights:
+    """A model's own weights, as if they were a file's."""
+    entries = {
+        v.path: Entry(tuple(v.shape), v.dtype, lambda v=v: keras.ops.convert_to_numpy(v))
+        for v in model.weights
+    }
+    return Weights(
+        model.name, entries, {p: p for p in entries}, {p: e.shape for p, e in entries.items()}
+    )
 
 
 def of_name(name: str, weights: Any, cache_dir: Any, offline: bool | None) -> Checkpoint:
@@ -105,35 +119,61 @@ def of_name(name: str, weights: Any, cache_dir: Any, offline: bool | None) -> Ch
             return _with_file(path, VARIANTS[variant].spec)
         tag = names.resolve_tag(variant, str(weights))
     card = all_cards()[f"{variant}@{tag or names.default_tag(variant)}"]
-    spec = dataclasses.replace(
-        VARIANTS[variant].spec,
-        **{"image_size": card.image_size, "num_classes": card.num_classes, **card.spec},
-    )
-    return Checkpoint(spec, card, find(card, cache_dir=cache_dir, offline=offline))
+    path = find(card, cache_dir=cache_dir, offline=offline)
+    return Checkpoint(card_spec(card), card, read_weights(path))
 
 
-def _with_file(path: Path, spec: ViTSpec) -> Checkpoint:
+# What makes two networks different ones; the rest is a matter of head, resolution and numerics.
+FIXED = (
+    "family",
+    "hidden_size",
+    "mlp_dim",
+    "num_heads",
+    "num_layers",
+    "patch_size",
+    "ffn",
+    "distilled",
+    "num_registers",
+    "tokens_mlp_dim",
+    "channels_mlp_dim",
+)
+TRUNK = ("block_units", "width_factor", "preactivation")
+
+
+def _with_file(path: Path, spec: Spec) -> Checkpoint:
     """A file for a known architecture: head, resolution and pooling are the file's, the rest the spec's."""
     checkpoint = of_file(path, spec.image_size)
     theirs = checkpoint.spec
-    fixed = ("hidden_size", "mlp_dim", "num_heads", "num_layers", "patch_size")
-    differ = [f for f in fixed if getattr(spec, f) != getattr(theirs, f)]
+    differ = {
+        field: (found, wanted)
+        for field, found, wanted in _identity(theirs, spec)
+        if found != wanted
+    }
     if differ:
         raise ValueError(
             f"{path} is another network: it has "
-            + ", ".join(f"{f} {getattr(theirs, f)} instead of {getattr(spec, f)}" for f in differ)
+            + ", ".join(f"{field} {a} instead of {b}" for field, (a, b) in differ.items())
             + "."
         )
     cells = theirs.grid[0] * theirs.grid[1] == spec.grid[0] * spec.grid[1]
-    own = dataclasses.replace(
-        spec,
-        image_size=spec.image_size if cells else theirs.image_size,
-        in_channels=theirs.in_channels,
-        num_classes=theirs.num_classes,
-        representation_size=theirs.representation_size,
-        pool=theirs.pool if theirs.has_cls != spec.has_cls else spec.pool,
-    )
-    return dataclasses.replace(checkpoint, spec=own)
+    fields = {
+        "image_size": spec.image_size if cells else theirs.image_size,
+        "in_channels": theirs.in_channels,
+        "num_classes": theirs.num_classes,
+    }
+    if isinstance(theirs, ViTSpec) and isinstance(spec, ViTSpec):
+        fields["representation_size"] = theirs.representation_size
+        fields["pool"] = theirs.pool if theirs.has_cls != spec.has_cls else spec.pool
+    return dataclasses.replace(checkpoint, spec=dataclasses.replace(spec, **fields))
+
+
+def _identity(theirs: Spec, ours: Spec):
+    """(field, theirs, ours) of what must agree."""
+    for field in FIXED:
+        yield field, getattr(theirs, field, None), getattr(ours, field, None)
+    bodies = [getattr(s, "resnet", getattr(s, "body", None)) for s in (theirs, ours)]
+    for field in TRUNK:
+        yield field, *(getattr(body, field, None) for body in bodies)
 
 
 def make_model(
@@ -154,48 +194,37 @@ def make_model(
         dtype: policy, None for the saved or global one.
     """
     own, card = checkpoint.spec, checkpoint.card
-    target = dataclasses.replace(own, **changes)
+    target = changed(own, changes, card.name if card else "this model")
     makes_head = target.num_classes != 0 and (new_head or target.num_classes != own.num_classes)
-    if makes_head:
+    if makes_head and isinstance(target, ViTSpec):
         target = dataclasses.replace(target, representation_size=None)
-    if checkpoint.weights is None:
+    weights = checkpoint.weights
+    if weights is None:
         return VisionModel(target, dtype=dtype)
     if checkpoint.model is not None and target == own and not makes_head and dtype is None:
         return checkpoint.model
     skip = []
     if makes_head:
-        skip = [r"head/.*", r"pre_logits/.*"]
+        skip = [HEADS, r"pre_logits/.*"]
     elif not target.num_classes:
-        skip = [r"head/.*"]
-    if target.in_channels != own.in_channels:
-        skip.append(r"embedding/kernel")
-    model = VisionModel(
-        target, card=_card_of(card, target, makes_head), dtype=dtype or checkpoint.dtype
+        skip = [HEADS]
+    flexible = card is not None and card.patch_resize is not None
+    if flexible or "patch_size" in changes:
+        weights = adapt.with_patches(weights, target.patch_size)
+    model = model_of(
+        adapt.with_channels(weights, target.input_layer, target.in_channels),
+        target,
+        card=_card_of(card, target, makes_head),
+        dtype=dtype or checkpoint.dtype,
+        skip=skip,
+        source_grid=None if flexible else own.grid,
+        posemb_resize=posemb_resize or (card.posemb_resize if card else weights.posemb_resize),
     )
-    rule = posemb_resize or (card.posemb_resize if card else "align_corners")
-    google_npz.load_weights(
-        model, checkpoint.weights, skip=skip, source_grid=own.grid, posemb_resize=rule
-    )
-    if target.in_channels != own.in_channels:
-        kernel = google_npz.read(checkpoint.weights)["embedding/kernel"][1].read()
-        model.get_layer("embedding").kernel.assign(adapt_channels(kernel, target.in_channels))
     _warn(model, own, card, makes_head)
     return model
 
 
-def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
-    """(h, w, old, D) -> (h, w, channels, D): summed for fewer channels, tiled for more.
-
-    For fewer channels, and when tiling a whole number of times, a grey image repeated over all
-    channels gives the same features as before; otherwise the scale is old / channels.
-    """
-    old = kernel.shape[2]
-    if channels < old:
-        return np.repeat(kernel.sum(axis=2, keepdims=True) / channels, channels, axis=2)
-    return np.take(kernel, np.arange(channels) % old, axis=2) * (old / channels)
-
-
-def _card_of(card: Card | None, target: ViTSpec, makes_head: bool) -> Card | None:
+def _card_of(card: Card | None, target: Spec, makes_head: bool) -> Card | None:
     if card is None:
         return None
     card = dataclasses.replace(card, image_size=target.image_size, num_classes=target.num_classes)
@@ -204,7 +233,7 @@ def _card_of(card: Card | None, target: ViTSpec, makes_head: bool) -> Card | Non
     return card
 
 
-def _warn(model: VisionModel, own: ViTSpec, card: Card | None, makes_head: bool) -> None:
+def _warn(model: VisionModel, own: Spec, card: Card | None, makes_head: bool) -> None:
     if makes_head or not model.spec.num_classes:
         return
     name = card.name if card else "this checkpoint"

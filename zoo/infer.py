@@ -1,0 +1,146 @@
+"""The architecture that weights tell of themselves, for checkpoints that no card describes."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from keras_vit.posemb import infer_grid
+from keras_vit.spec import HybridSpec, MixerSpec, ResNetBody, ResNetSpec, Spec, ViTSpec
+from keras_vit.zoo.formats.entry import Entry
+from keras_vit.zoo.formats.keys import Weights
+
+# The rules of BiT, which its files cannot tell; those of hybrids are the defaults.
+BIT_RULES = {
+    "preactivation": True,
+    "weight_standardization": "var",
+    "weight_epsilon": 1e-10,
+    "norm_epsilon": 1e-5,
+    "padding": "fixed",
+    "pool_border": "zero",
+}
+
+
+def spec_of(weights: Weights, *, image_size: tuple[int, int] | None = None) -> Spec:
+    """The network that weights were saved from.
+
+    Pooling cannot be read off weights alone: with a class token it is taken to be `token`, with an
+    attention head `map`, else `gap`. Tables of positions are taken to be square where they can be.
+    What the container tells (`weights.facts`) goes before all guesses.
+
+    Args:
+        weights: of a file.
+        image_size: for files without a table, or whose table is not square.
+
+    Raises:
+        ValueError: no known network, or nothing tells the image size or the number of heads.
+    """
+    found = weights.entries
+    if "mixerblock_0/token_mixing/dense1/kernel" in found:
+        return _mixer(weights, image_size)
+    if "conv_root/kernel" in found and "embedding/kernel" not in found:
+        return _resnet(weights, image_size)
+    return _vit(weights, image_size)
+
+
+def _vit(weights: Weights, image_size: tuple[int, int] | None) -> ViTSpec:
+    found = weights.entries
+    swiglu = "encoderblock_0/mlp/gate/kernel" in found
+    mlp = "encoderblock_0/mlp/gate/kernel" if swiglu else "encoderblock_0/mlp/dense1/kernel"
+    bare = "conv_root/kernel" in found and not _count(found, r"encoderblock_(\d+)/.*")
+    needed = ["embedding/kernel"]
+    needed += [] if bare else ["encoderblock_0/attention/query/kernel", mlp]
+    if missing := [key for key in needed if key not in found]:
+        raise ValueError(f"{weights.name} is no Vision Transformer: it lacks {missing}.")
+    height, width, channels, size = found["embedding/kernel"].shape
+    body = _body(found) if "conv_root/kernel" in found else None
+    distilled = "dist/token" in found
+    prefixes = (0, 1 + int(distilled)) if "cls/token" in found else (0,)
+    table = found.get("posembed_input/table")
+    includes_cls = True
+    if table is not None:
+        try:
+            grid, prefix = infer_grid(table.shape[1], prefixes=prefixes)
+            includes_cls = prefix > 0 or "cls/token" not in found
+            stride = 2 ** (2 + max(len(body.block_units) - 1, 0)) if body else 1
+            image_size = (grid[0] * height * stride, grid[1] * width * stride)
+        except ValueError:  # not square, so only the caller can know
+            if image_size is None and "image_size" not in weights.facts:
+                raise
+    fields = {
+        "hidden_size": size,
+        "mlp_dim": 1 if bare else found[mlp].shape[1],
+        "num_layers": _count(found, r"encoderblock_(\d+)/.*"),
+        "patch_size": (height, width),
+        "image_size": image_size,
+        "in_channels": found["conv_root/kernel"].shape[2] if body else channels,
+        "num_classes": _classes(found),
+        "pool": "map" if "map/probe" in found else "token" if "cls/token" in found else "gap",
+        "representation_size": _last_axis(found, "pre_logits/kernel"),
+        "posemb": "learn" if table else "none" if bare else "sincos2d",
+        "posemb_includes_cls": includes_cls,
+        "distilled": distilled,
+        "num_registers": found["registers/tokens"].shape[1] if "registers/tokens" in found else 0,
+        "layer_scale": 1e-5 if "encoderblock_0/scale1/scale" in found else None,
+        "ffn": "swiglu" if swiglu else "mlp",
+        **({"num_heads": 1} if bare else {}),
+        **weights.facts,
+    }
+    if fields["image_size"] is None:
+        raise ValueError(f"{weights.name} has no position table: give image_size.")
+    if "num_heads" not in fields:
+        raise ValueError(
+            f"{weights.name} does not tell its number of heads: load it with weights= of a named model."
+        )
+    return HybridSpec(**fields, resnet=body) if body else ViTSpec(**fields)
+
+
+def _resnet(weights: Weights, image_size: tuple[int, int] | None) -> ResNetSpec:
+    return ResNetSpec(
+        body=_body(weights.entries),
+        in_channels=weights.entries["conv_root/kernel"].shape[2],
+        num_classes=_classes(weights.entries),
+        image_size=image_size or weights.facts.get("image_size") or (224, 224),
+    )
+
+
+def _body(found: Mapping[str, Entry]) -> ResNetBody:
+    stages = _count(found, r"block(\d+)_unit\d+/.*")
+    return ResNetBody(
+        tuple(_count(found, rf"block{i}_unit(\d+)/.*") for i in range(1, stages + 1)),
+        found["conv_root/kernel"].shape[3] / 64,
+        **({} if "gn_root/scale" in found else BIT_RULES),
+    )
+
+
+def _mixer(weights: Weights, image_size: tuple[int, int] | None) -> MixerSpec:
+    found = weights.entries
+    height, width, channels, size = found["embedding/kernel"].shape
+    tokens, tokens_mlp = found["mixerblock_0/token_mixing/dense1/kernel"].shape
+    side = math.isqrt(tokens)
+    if image_size is None and side * side != tokens:
+        raise ValueError(f"{weights.name} mixes {tokens} tokens, no square: give image_size.")
+    return MixerSpec(
+        **{
+            "hidden_size": size,
+            "tokens_mlp_dim": tokens_mlp,
+            "channels_mlp_dim": found["mixerblock_0/channel_mixing/dense1/kernel"].shape[1],
+            "num_layers": _count(found, r"mixerblock_(\d+)/.*"),
+            "patch_size": (height, width),
+            "image_size": image_size or (side * height, side * width),
+            "in_channels": channels,
+            "num_classes": _classes(found),
+            **weights.facts,
+        }
+    )
+
+
+def _classes(found: Mapping[str, Entry]) -> int:
+    return _last_axis(found, "head/kernel") or 0
+
+
+def _last_axis(found: Mapping[str, Entry], path: str) -> int | None:
+    return found[path].shape[-1] if path in found else None
+
+
+def _count(found: Mapping[str, Entry], pattern: str) -> int:
+    return len({m[1] for path in found if (m := re.fullmatch(pattern, path))})
