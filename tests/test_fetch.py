@@ -120,10 +120,11 @@ def test_every_public_card_is_explained_with_its_exact_file():
             assert part in str(error.value)
 
 
-def test_a_mirror_that_is_an_address_is_said_not_to_be_read(monkeypatch):
-    monkeypatch.setenv(fetch.MIRROR_VARIABLE, "http://mirror.example.org")
-    with pytest.raises(FileNotFoundError, match=r"http://mirror\.example\.org is an address"):
+def test_find_asks_no_mirror_that_is_an_address(monkeypatch, tmp_path):
+    monkeypatch.setenv(fetch.MIRROR_VARIABLE, "https://mirror.example.org")
+    with pytest.raises(FileNotFoundError, match="are not on this machine"):
         find(CARD)
+    assert find(CARD, cache_dir=put(tmp_path / "here" / FILE).parents[2]).is_file()
 
 
 def test_a_mirror_that_does_not_exist_is_named(monkeypatch, tmp_path):
@@ -205,7 +206,7 @@ def test_a_file_beside_a_users_table_is_used(tmp_path, monkeypatch):
 
 def test_a_card_without_a_file_says_so():
     with pytest.raises(FileNotFoundError, match="names no file: give weights="):
-        find(dataclasses.replace(CARD, file=None))
+        find(dataclasses.replace(CARD, file=None, sources=()))
 
 
 def test_embedded_models_come_from_the_package(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from keras_vit.cli.convert import convert, export
 from keras_vit.cli.demo import demo
 from keras_vit.cli.doctor import doctor
 from keras_vit.cli.evaluate import evaluate
+from keras_vit.cli.fetch import fetch, lock
 from keras_vit.cli.finetune import finetune
 from keras_vit.cli.predict import predict
 from keras_vit.cli.train import train
@@ -17,6 +18,8 @@ from keras_vit.cli.train import train
 COMMANDS = {
     "list": (list_models, 'keras-vit list "ViT-B*" --pretrained'),
     "info": (info, "keras-vit info ViT-L/16"),
+    "fetch": (fetch, "keras-vit fetch ViT-B/16 ViT-L/16 --dry-run"),
+    "lock": (lock, "keras-vit lock ViT-B/16 --output keras-vit.lock"),
     "predict": (predict, "keras-vit predict ViT-B/16 cat.jpg dog.jpg --top 3"),
     "finetune": (
         finetune,
