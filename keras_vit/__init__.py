@@ -13,15 +13,19 @@ import wrapt
 if TYPE_CHECKING:
     from keras_vit.card import Card, Metric, Preprocessing
     from keras_vit.model import VisionModel
-    from keras_vit.spec import ViTSpec
+    from keras_vit.spec import HybridSpec, MixerSpec, ResNetBody, ResNetSpec, ViTSpec
     from keras_vit.zoo.api import build, card, list_models, load, save_weights_as
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Card": "keras_vit.card",
+    "HybridSpec": "keras_vit.spec",
     "Metric": "keras_vit.card",
+    "MixerSpec": "keras_vit.spec",
     "Preprocessing": "keras_vit.card",
+    "ResNetBody": "keras_vit.spec",
+    "ResNetSpec": "keras_vit.spec",
     "ViTSpec": "keras_vit.spec",
     "VisionModel": "keras_vit.model",
     "build": "keras_vit.zoo.api",
@@ -33,8 +37,12 @@ _HOMES = {
 
 __all__ = [
     "Card",
+    "HybridSpec",
     "Metric",
+    "MixerSpec",
     "Preprocessing",
+    "ResNetBody",
+    "ResNetSpec",
     "ViTSpec",
     "VisionModel",
     "build",

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from keras_vit.zoo import names
+from keras_vit.zoo import names, scope
 from keras_vit.zoo.cards import all_cards, tags
 from keras_vit.zoo.names import default_tag, resolve, resolve_tag
+from keras_vit.zoo.spellings import SPELLINGS
 from keras_vit.zoo.variants import VARIANTS
 
 B16_384 = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_384"
@@ -174,8 +175,8 @@ def test_variants_without_released_weights_say_so(variant):
         ("Vit-Lage/16", "ViT-L/16"),
         ("google/vit-base-patch16-225", "google/vit-base-patch16-224"),
         ("vit_base_patch16_224_augreg_in21k_ft_in1", "vit_base_patch16_224.augreg_in21k_ft_in1k"),
-        ("banana", "there are ViT-Ti/16"),
-        ("", "there are ViT-Ti/16"),
+        ("banana", "there are ViT-B/16, R50+ViT-B/16"),
+        ("", "there are ViT-B/16, R50+ViT-B/16"),
     ],
 )
 def test_unknown_names_give_the_nearest(name, nearest):
@@ -210,26 +211,114 @@ def test_an_augreg_file_without_a_card_is_loaded_by_its_path():
 
 @pytest.mark.case("L07")
 @pytest.mark.parametrize(
-    ("name", "kind"),
+    "name",
     [
-        ("R50+ViT-B/16", r"a hybrid of ResNet and ViT \(R50\+ViT-B/16\)"),
-        ("r50+vit_b16", r"a hybrid of ResNet and ViT \(R50\+ViT-B/16\)"),
-        ("R50-ViT-B/16", r"a hybrid of ResNet and ViT \(R50\+ViT-B/16\)"),
-        ("R+Ti/16", "a hybrid"),
-        ("R26_S_32-i21k-300ep-lr_0.001", "a hybrid"),
-        ("vit_base_r50_s16_384", "a hybrid"),
-        ("google/vit-hybrid-base-bit-384", "a hybrid"),
-        ("BiT-M-R50x1", r"a BiT ResNet \(BiT-R50x1\)"),
-        ("resnetv2_50x1_bit.goog_in21k", "a BiT ResNet"),
-        ("Mixer-B_16", r"an MLP-Mixer \(Mixer-B/16\)"),
-        ("deit_base_patch16_224", "another architecture"),
+        "R50+ViT-B/16",
+        "R50x1+ViT-B/16",
+        "r50+vit_b16",
+        "R50-ViT-B/16",
+        "R50-ViT-B_16",
+        "R50+ViT-B_16.npz",
+        "R50%2BViT-B_16.npz",
+        "R50+B/16",
     ],
 )
-def test_other_families_are_named(name, kind):
-    with pytest.raises(
-        ValueError, match=rf"{kind}.* this version has plain ViT models only: ViT-Ti/16"
-    ):
+def test_spellings_of_a_hybrid(name):
+    assert resolve(name) == ("R50+ViT-B/16", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("R50+L/32", "R50+ViT-L/32"),
+        ("R50_L_32", "R50+ViT-L/32"),
+        ("R26+S/32", "R26+ViT-S/32"),
+        ("R+Ti/16", "R+ViT-Ti/16"),
+        ("R_Ti_16", "R+ViT-Ti/16"),
+        ("bit-r152x4", "BiT-R152x4"),
+        ("R200x3", "BiT-R200x3"),
+        ("resnet-gn-r50x1", "ResNet-GN-R50x1"),
+        ("Mixer-B_16.npz", "Mixer-B/16"),
+        ("mlp-mixer-l/16", "Mixer-L/16"),
+        ("deit_b16", "DeiT-B/16"),
+        ("DeiT-base/16-distilled", "DeiT-B/16-distilled"),
+        ("DINO ViT-S/8", "DINO-S/8"),
+        ("DINOv2 ViT-g/14", "DINOv2-g/14"),
+        ("DINOv2-S/14-reg", "DINOv2-S/14-reg4"),
+        ("mae_vit_large_patch16", "MAE-L/16"),
+        ("FlexiViT-B/16", "FlexiViT-B"),
+        ("vit-huge/14", "ViT-H/14"),
+        ("vit_base_patch16", "ViT-B/16"),
+    ],
+)
+def test_spellings_of_other_families(name, variant):
+    assert resolve(name)[0] == variant
+
+
+def test_no_spelling_means_two_variants_but_for_their_case():
+    both = [set(variants) for variants in SPELLINGS.values() if len(variants) > 1]
+    assert both and all(b in ({"ViT-b/32", "ViT-B/32"}, {"ViT-g/14", "ViT-G/14"}) for b in both)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [
+        ("vit_base_r26_s32_224", "R26+ViT-B/32"),
+        ("mixer_s16_224", "Mixer-S/16"),
+        ("resnetv2_152x4_bit", "BiT-R152x4"),
+        ("deit_base_distilled_patch16_384", "DeiT-B/16-distilled"),
+        ("vit_giant_patch14_reg4_dinov2", "DINOv2-g/14-reg4"),
+        ("flexivit_large", "FlexiViT-L"),
+        ("timm/vit_tiny_r_s16_p8_384", "R+ViT-Ti/16"),
+    ],
+)
+def test_architectures_of_timm(name, variant):
+    assert resolve(name)[0] == variant
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "near"),
+    [
+        ("deit3_base_patch16_224.fb_in1k", "DeiT III", "DeiT-B/16"),
+        ("DeiT-III-B/16", "DeiT III", "DeiT-B/16"),
+        ("facebook/dinov3-vitb16-pretrain-lvd1689m", "DINOv3", "DINOv2-B/14-reg4"),
+        ("vit_base_patch16_dinov3.lvd1689m", "DINOv3", "DINOv2-B/14-reg4"),
+        ("google/siglip-base-patch16-224", "SigLIP", "ViT-B/16"),
+        ("vit_base_patch16_siglip_224", "SigLIP", "ViT-B/16"),
+        ("LiT-B16B", "LiT, an image and a text network", "ViT-B/16"),
+        ("openai/clip-vit-base-patch32", "CLIP", "ViT-B/16"),
+        ("microsoft/beit-base-patch16-224", "BEiT", "MAE-B/16"),
+        ("eva02_large_patch14_448", "EVA", "DINOv2-L/14"),
+        ("swin_tiny_patch4_window7_224", "the Swin Transformer", "ViT-B/16"),
+        ("facebook/convnext-tiny-224", "ConvNeXt", "BiT-R50x1"),
+        ("microsoft/resnet-50", "a ResNet with batch norm", "BiT-R50x1"),
+        ("resnet50", "a ResNet with batch norm", "BiT-R50x1"),
+    ],
+)
+def test_models_that_are_not_here_are_named_with_what_is_near(name, kind, near):
+    with pytest.raises(ValueError) as error:
         resolve(name)
+    start = f"{name!r} names {kind}, which is not in this package: near are "
+    assert str(error.value).startswith(start)
+    assert near in str(error.value).removeprefix(start)
+
+
+def test_models_near_those_that_are_not_here_exist():
+    for _, _, near in scope.OTHERS:
+        assert set(near) <= set(VARIANTS)
+
+
+def test_the_hybrid_of_hugging_face_is_told_where_its_weights_are():
+    with pytest.raises(ValueError, match=r"keras_vit\.load\('R50\+ViT-B/16'\)"):
+        resolve("google/vit-hybrid-base-bit-384")
+
+
+@pytest.mark.parametrize("name", ["BiT-L-R152x4", "ViT-H_14-jft", "jft/ViT-L_16.npz"])
+def test_weights_trained_on_jft_were_never_released(name):
+    with pytest.raises(ValueError, match="JFT, which the authors never released"):
+        resolve(name)
+    with pytest.raises(ValueError, match=r"it has orig_in21k.* JFT were never released"):
+        resolve("ViT-H/14@jft300m")
 
 
 @pytest.mark.case("K04")

@@ -7,7 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_vit.spec import ViTSpec, spec_from_dict
+from keras_vit.spec import (
+    HybridSpec,
+    MixerSpec,
+    ResNetBody,
+    ResNetSpec,
+    ViTSpec,
+    changed,
+    spec_from_dict,
+)
 
 TINY = dict(hidden_size=16, mlp_dim=32, num_heads=2, num_layers=2, patch_size=16)
 TABLE = json.loads((Path(__file__).parent / "oracles" / "plain_vit_params.json").read_text())
@@ -123,3 +131,80 @@ def test_parameter_counts_of_the_papers(row):
         )
         assert with_rep.num_params == count
     assert dataclasses.replace(made, num_classes=0).num_params == row["params_224_no_head"]
+
+
+# ---------------------------------------------------------------- the other families
+
+STEM = ResNetBody((1, 2), width_factor=0.5)
+HYBRID = HybridSpec(16, 32, 2, 1, 1, resnet=STEM, image_size=(61, 32))
+RESNET = ResNetSpec(STEM, image_size=(33, 64), num_classes=7)
+MIXER = MixerSpec(16, 8, 32, 2, 4, image_size=(12, 8))
+
+
+@pytest.mark.parametrize("made", [HYBRID, RESNET, MIXER, spec()], ids=lambda made: made.family)
+def test_every_family_makes_the_round_trip_through_json(made):
+    again = spec_from_dict(json.loads(json.dumps(made.to_dict())))
+    assert again == made and type(again) is type(made)
+    assert hash(again) == hash(made)
+
+
+@pytest.mark.case("R12")
+def test_maps_of_a_resnet_round_up_at_every_halving():
+    # 61 -> 31 -> 16 -> 8; a floor would give 7.
+    assert ResNetBody((3, 4)).feature_map((61, 64)) == (8, 8)
+    assert HYBRID.grid == (8, 4)
+    assert ResNetBody((3, 4, 6, 3)).feature_map((224, 384)) == (7, 12)
+    assert ResNetBody((3, 4, 9)).feature_map((224, 384)) == (14, 24)
+    assert ResNetBody(()).feature_map((224, 225)) == (56, 57)
+
+
+def test_a_hybrid_refuses_an_image_whose_map_its_patches_do_not_fill():
+    HybridSpec(16, 32, 2, 1, 8, resnet=ResNetBody(()), image_size=224)  # 56 = 7 x 8
+    with pytest.raises(ValueError, match="60 is no multiple of the patch size 8"):
+        HybridSpec(16, 32, 2, 1, 8, resnet=ResNetBody(()), image_size=240)
+
+
+def test_a_mixer_refuses_an_image_that_is_no_multiple_of_the_patch():
+    with pytest.raises(ValueError, match="image height 14 is no multiple of the patch size 4"):
+        dataclasses.replace(MIXER, image_size=(14, 8))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: ResNetBody((3, 0)), r"block_units must be positive integers, got \(3, 0\)"),
+        (lambda: ResNetBody((1,), 0.4), "norm_groups must divide the root's 25 channels"),
+        (lambda: ResNetBody((1,), norm_groups=48), "norm_groups must divide .* got 48"),
+        (lambda: ResNetBody((1,), weight_epsilon=0.0), "weight_epsilon must be positive"),
+        (lambda: ResNetBody((1,), weight_standardization="sum"), "weight_standardization must be"),
+        (lambda: ResNetBody((1,), padding="valid"), "padding must be one of .*'fixed'"),
+        (lambda: ResNetBody((1,), pool_border="zero"), "pool_border='zero' needs padding='fixed'"),
+        (lambda: ResNetSpec(ResNetBody(())), "at least one stage"),
+        (lambda: MixerSpec(16, 0, 32, 2, 4), "tokens_mlp_dim must be a positive integer"),
+        (lambda: MixerSpec(16, 8, 32, 2, 4, activation="relu"), "activation must be one of"),
+        (lambda: spec(distilled=True, pool="gap"), "distilled=True needs pool='token'"),
+        (lambda: spec(distilled=True, representation_size=8), "no representation_size"),
+        (lambda: spec(num_registers=4, pool="gap"), "num_registers needs a class token"),
+        (lambda: spec(num_registers=-1), "num_registers must be a whole number >= 0"),
+        (lambda: spec(ffn="glu"), "ffn must be one of .*'swiglu'"),
+    ],
+)
+def test_every_field_of_the_other_families_is_checked(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_prefix_tokens_and_their_positions():
+    made = spec(num_registers=4, image_size=32)
+    assert (made.num_prefix_tokens, made.posemb_prefix, made.num_tokens) == (5, 1, 9)
+    made = spec(distilled=True, image_size=32)
+    assert (made.num_prefix_tokens, made.posemb_prefix, made.num_tokens) == (2, 2, 6)
+    made = spec(posemb_includes_cls=False, image_size=32)
+    assert (made.num_prefix_tokens, made.posemb_prefix) == (1, 0)
+
+
+def test_a_change_that_a_family_has_no_field_for_is_refused_unless_it_asks_for_nothing():
+    same = changed(RESNET, {"num_classes": 3, "dropout": 0.0, "allow_crop": False}, "BiT")
+    assert same == dataclasses.replace(RESNET, num_classes=3)
+    with pytest.raises(ValueError, match=r"BiT-R50x1 has no dropout: a resnet model takes .*body"):
+        changed(RESNET, {"dropout": 0.1}, "BiT-R50x1")

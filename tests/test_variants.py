@@ -8,29 +8,41 @@ from pathlib import Path
 import pytest
 
 from keras_vit.model import VisionModel
-from keras_vit.spec import POOLS, ViTSpec
+from keras_vit.spec import POOLS, HybridSpec, ResNetBody, ResNetSpec, ViTSpec
 from keras_vit.train.recipes.fashion_mnist import mini_spec
 from keras_vit.zoo.cards import all_cards, card_spec
 from keras_vit.zoo.fetch import find
-from keras_vit.zoo.formats import google_npz
+from keras_vit.zoo.formats import write_weights
 from keras_vit.zoo.variants import VARIANTS
 
-# Counts from running vit_jax's own models; `-gap-norep` rows are the mean-pooled ones of GSAM.
-ROWS = {
-    row["name"]: row
-    for row in json.loads((Path(__file__).parent / "data/variants.json").read_text())
+HERE = Path(__file__).parent
+
+# Counts from running the official models (vit_jax, bit_jax, big_vision); `-gap-norep` rows are the
+# mean-pooled ones of GSAM.
+TABLE = json.loads((HERE / "data/variants.json").read_text())
+BY_FAMILY = {
+    family: {row["name"]: row for row in TABLE if row.get("family", "vit") == family}
+    for family in ("vit", "hybrid", "bit", "mixer")
 }
+ROWS = {**BY_FAMILY["vit"], **BY_FAMILY["hybrid"]}
+# Counts of the relatives, from Hugging Face's and timm's builds of them.
+RELATIVES = json.loads((HERE / "oracles/relatives_params.json").read_text())
+
+
+def variant_of(row: dict):
+    return VARIANTS[row["name"].removesuffix("-gap-norep").replace("_", "/")]
 
 
 def spec_of(row: dict, **changes) -> ViTSpec:
-    name = row["name"].removesuffix("-gap-norep").replace("_", "/")
-    spec = dataclasses.replace(VARIANTS[name].spec, pool=row["classifier"])
-    return dataclasses.replace(spec, **changes)
+    return dataclasses.replace(variant_of(row).spec, pool=row["classifier"], **changes)
 
 
-def test_every_plain_vit_of_the_facts_is_a_variant():
-    names = {name.removesuffix("-gap-norep").replace("_", "/") for name in ROWS}
-    assert names == set(VARIANTS) - {"ViT-b/32", "ViT-Mini/4"}
+def test_every_model_of_the_facts_is_a_variant():
+    facts = {variant_of(row).name for row in TABLE}
+    facts |= {name.replace("BiT", "ResNet-GN") for name in BY_FAMILY["bit"]}
+    own = {"ViT-b/32", "ViT-Mini/4"}
+    relatives = ("DeiT-", "DINO-", "DINOv2-", "MAE-", "FlexiViT-")
+    assert facts == {v for v in VARIANTS if not v.startswith(relatives)} - own
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -43,7 +55,7 @@ def test_parameter_counts_are_the_official_ones(name):
         spec = spec_of(row, num_classes=int(classes), representation_size=width)
         assert spec.num_params == count
     assert spec_of(row, num_classes=0).num_params == row["params_224_no_head"]
-    crop = bool(384 % row["patch_size"])  # H/14, L/14, g/14, G/14
+    crop = bool(384 % row.get("patch_size", 1))  # H/14, L/14, g/14, G/14
     for classes, count in row["params_384"].items():
         spec = spec_of(row, num_classes=int(classes), image_size=(384, 384), allow_crop=crop)
         assert spec.num_params == count
@@ -60,7 +72,87 @@ def test_shapes_tokens_and_dropout_are_the_official_ones(name):
     assert larger.num_tokens == row["tokens_384"]
     assert spec.dropout == 0.0
     if row["classifier"] == "token":
-        assert VARIANTS[name.replace("_", "/")].dropout == row["dropout_rate"]
+        assert variant_of(row).dropout == row["dropout_rate"]
+
+
+@pytest.mark.parametrize("name", BY_FAMILY["hybrid"])
+def test_stems_of_hybrids_are_the_official_ones(name):
+    row, spec = BY_FAMILY["hybrid"][name], variant_of(BY_FAMILY["hybrid"][name]).spec
+    assert spec.resnet == ResNetBody(tuple(row["resnet"]["num_layers"]), 1)
+    assert spec.patch_size == (row["patch_on_feature_grid"],) * 2
+    # Hybrids of the official code: what tells them from BiT.
+    assert spec.resnet.weight_standardization == "std" and not spec.resnet.preactivation
+
+
+@pytest.mark.case("V04")
+@pytest.mark.parametrize("name", BY_FAMILY["bit"])
+def test_resnets_have_the_official_counts_and_widths(name):
+    row, gn = BY_FAMILY["bit"][name], name.replace("BiT", "ResNet-GN")
+    for variant, counts in (
+        (name, row["resnet_v2_preact_big_transfer"] | {"0": row["resnet_v2_no_head"]}),
+        (gn, row["resnet_v1_gn_big_vision_bit"]),
+    ):
+        spec = VARIANTS[variant].spec
+        for classes, count in counts.items():
+            assert dataclasses.replace(spec, num_classes=int(classes)).num_params == count
+        assert spec.body.root_width == row["root_width"]
+        assert [spec.body.stage_width(i) for i in range(4)] == row["stage_mid_widths"]
+        assert spec.feature_size == row["final_features"]
+        assert spec.body.norm_groups == row["group_norm_groups"]
+        assert 3 * sum(spec.body.block_units) + 2 == row["depth_layers"]
+    # Fully convolutional: the size of the image changes nothing.
+    large = dataclasses.replace(VARIANTS[name].spec, image_size=(480, 480))
+    assert large.num_params == VARIANTS[name].spec.num_params
+
+
+def test_bit_and_the_v1_network_differ_in_every_rule():
+    bit, v1 = VARIANTS["BiT-R50x1"].spec.body, VARIANTS["ResNet-GN-R50x1"].spec.body
+    same = {"block_units", "width_factor", "norm_groups"}
+    fields = {field.name for field in dataclasses.fields(bit)} - same
+    assert all(getattr(bit, field) != getattr(v1, field) for field in fields)
+    assert v1 == VARIANTS["R50+ViT-L/32"].spec.resnet
+
+
+@pytest.mark.case("V04")
+@pytest.mark.parametrize("name", BY_FAMILY["mixer"])
+def test_mixers_have_the_official_counts(name):
+    row, spec = BY_FAMILY["mixer"][name], variant_of(BY_FAMILY["mixer"][name]).spec
+    for classes, count in row["params_224"].items():
+        assert dataclasses.replace(spec, num_classes=int(classes)).num_params == count
+    for field in ("tokens_mlp_dim", "channels_mlp_dim"):
+        assert getattr(spec, field) == row[field]
+    assert (spec.hidden_size, spec.num_layers) == (row["hidden_dim"], row["num_blocks"])
+
+
+@pytest.mark.parametrize("row", RELATIVES["exact"], ids=lambda row: row["name"])
+def test_relatives_have_the_exact_count_of_their_keys(row):
+    spec = dataclasses.replace(VARIANTS[row["name"]].spec, num_classes=row["num_classes"])
+    assert spec.num_params == row["params"]
+
+
+@pytest.mark.parametrize("row", RELATIVES["millions"], ids=lambda row: f"{row[1]}")
+def test_relatives_have_the_published_count(row):
+    name, _, classes, size, millions = row
+    spec = dataclasses.replace(VARIANTS[name].spec, num_classes=classes, image_size=(size, size))
+    # timm adds the class token's position to the token itself where there are registers.
+    folded = spec.hidden_size if spec.num_registers else 0
+    assert round((spec.num_params - folded) / 1e6, 2) == millions
+
+
+def test_relatives_are_settings_of_the_plain_network():
+    plain = VARIANTS["ViT-B/16"].spec
+    exact = dataclasses.replace(plain, activation="gelu")
+    assert VARIANTS["DeiT-B/16"].spec == VARIANTS["DINO-B/16"].spec == exact
+    assert VARIANTS["MAE-B/16"].spec == exact
+    flexi = VARIANTS["FlexiViT-B"].spec
+    assert flexi == dataclasses.replace(plain, image_size=(240, 240), posemb_includes_cls=False)
+    small = VARIANTS["DINOv2-S/14"].spec
+    assert (small.image_size, small.grid, small.layer_scale) == ((518, 518), (37, 37), 1e-5)
+    giant = VARIANTS["DINOv2-g/14-reg4"].spec
+    assert (giant.ffn, giant.mlp_dim, giant.hidden_size) == ("swiglu", 4096, 1536)
+    assert giant.num_prefix_tokens == 5 and giant.posemb_prefix == 1
+    # One position for the class token, one for the distillation token.
+    assert VARIANTS["DeiT-S/16-distilled"].spec.posemb_prefix == 2
 
 
 def test_vit_b_is_base_with_every_width_halved():
@@ -74,7 +166,18 @@ def test_every_variant_cites_a_source_and_is_named_by_its_key():
     for name, variant in VARIANTS.items():
         assert variant.name == name
         assert variant.source
-        assert str(variant.spec.patch_size[0]) == name.rpartition("/")[2]
+        spec = variant.spec
+        if name.startswith("FlexiViT"):
+            assert spec.patch_size == (16, 16)
+        elif isinstance(spec, HybridSpec):
+            stride = 224 // spec.grid[0]
+            assert str(stride) == name.rpartition("/")[2] or name == "R+ViT-Ti/16"
+        elif isinstance(spec, ResNetSpec):
+            depth = 3 * sum(spec.body.block_units) + 2
+            assert name.endswith(f"-R{depth}x{spec.body.width_factor}")
+        else:
+            patch = name.rpartition("/")[2].partition("-")[0]
+            assert str(spec.patch_size[0]) == patch
 
 
 def test_the_recipe_trains_the_variant_of_the_table():
@@ -85,6 +188,30 @@ def test_the_recipe_trains_the_variant_of_the_table():
 @pytest.mark.parametrize("name", ["ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-Mini/4"])
 def test_the_built_model_has_the_count_of_the_formula(name):
     spec = VARIANTS[name].spec
+    assert VisionModel(spec).count_params() == spec.num_params
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("R+ViT-Ti/16", {"num_layers": 1}),
+        ("R26+ViT-S/32", {"num_layers": 1, "resnet": ResNetBody((1, 1, 1, 1))}),
+        ("Mixer-S/32", {"num_layers": 1}),
+        ("DeiT-Ti/16-distilled", {"num_layers": 1}),
+        ("DINOv2-S/14-reg4", {"num_layers": 1}),
+        ("DINOv2-g/14-reg4", {"num_layers": 1, "hidden_size": 48, "image_size": (28, 28)}),
+        ("FlexiViT-S", {"num_layers": 1}),
+    ],
+)
+def test_one_block_of_each_kind_has_the_count_of_the_formula(name, changes):
+    spec = dataclasses.replace(VARIANTS[name].spec, **changes)
+    assert VisionModel(spec).count_params() == spec.num_params
+
+
+@pytest.mark.parametrize("name", ["BiT-R50x1", "ResNet-GN-R50x1"])
+def test_one_unit_of_each_stage_has_the_count_of_the_formula(name):
+    body = dataclasses.replace(VARIANTS[name].spec.body, block_units=(1, 1, 1, 1))
+    spec = dataclasses.replace(VARIANTS[name].spec, body=body)
     assert VisionModel(spec).count_params() == spec.num_params
 
 
@@ -131,7 +258,7 @@ def test_a_file_of_the_cards_network_has_the_cards_size(name, tmp_path, monkeypa
     card = all_cards()[name]
     path = tmp_path / str(card.file)
     path.parent.mkdir(parents=True)
-    google_npz.save_weights(VisionModel(card_spec(card)), path)
+    write_weights(VisionModel(card_spec(card)), path)
     assert path.stat().st_size == card.size  # predicted from the keys, met to the byte
     monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path))
     assert find(card) == path

@@ -1,18 +1,24 @@
 """From any name a model goes by to its variant and tag.
 
-Understood, without regard to case and to `_`, `-`, `/` or space between words:
+Understood, without regard to case and to `_`, `-`, `/`, `+` or space between words:
 
 - the paper's names, `ViT-L/16`, `ViT-L/16@augreg_in21k_ft_in1k_384`, and shorter, `vit_l16`, `L/16`;
 - checkpoint files, `ViT-L_16.npz`, `imagenet21k/ViT-L_16`, whole AugReg file names, their addresses;
 - timm, `vit_large_patch16_384.augreg_in21k_ft_in1k`, also without the tag;
 - Hugging Face, `google/vit-large-patch16-384`, `timm/...`; KerasHub, `vit_large_patch16_384_imagenet`.
+
+Names of weights stand in the cards (`hub`, `aliases`, `file`, `sources`); spellings of variants in
+`keras_vit.zoo.spellings`; what is not here in `keras_vit.zoo.scope`.
 """
 
 import difflib
 import re
+from collections.abc import Iterable, Iterator
 
 from keras_vit.card import Card
 from keras_vit.zoo.cards import all_cards, tags
+from keras_vit.zoo.scope import out_of_scope
+from keras_vit.zoo.spellings import fold, timm_variant, variant_of, without_suffix
 from keras_vit.zoo.variants import VARIANTS
 
 # What `load(variant)` gives: AugReg fine-tuned on ImageNet-1k at the native resolution the authors
@@ -32,66 +38,40 @@ DEFAULTS = {
 
 # Folders of the published buckets, and data names, as tags: the first that the variant has.
 TAG_GROUPS = {
-    "imagenet21k": ("orig_in21k", "augreg_in21k"),
-    "in21k": ("orig_in21k", "augreg_in21k"),
-    "imagenet21k+imagenet2012": ("orig_in21k_ft_in1k",),
+    "imagenet21k": ("orig_in21k", "augreg_in21k", "bit_in21k"),
+    "in21k": ("orig_in21k", "augreg_in21k", "bit_in21k"),
+    "imagenet21k+imagenet2012": ("orig_in21k_ft_in1k", "bit_in21k_ft_in1k"),
     "imagenet21k+imagenet2012-224": ("orig_in21k_ft_in1k_224",),
     "orig": ("orig_in21k_ft_in1k", "orig_in21k"),
     "augreg": ("augreg_in21k_ft_in1k",),
     "sam": ("sam_in1k",),
     "gsam": ("gsam_in1k",),
+    "bit-s": ("bit_in1k",),
+    "bit-m": ("bit_in21k",),
+    "bit": ("bit_in21k_ft_in1k", "bit_in21k"),
 }
 
-TIMM_SIZES = {
-    "tiny": "Ti",
-    "small": "S",
-    "base": "B",
-    "large": "L",
-    "huge": "H",
-    "giant": "g",
-    "gigantic": "G",
-}
-# The weights that a name of timm's without a tag means here, best first.
+# The weights that a name of timm's without a tag means here, best first: what it means to timm where
+# that is known and here.
 TIMM_ORDER = (
     "augreg_in21k_ft_in1k",
     "orig_in21k_ft_in1k",
+    "goog_distilled_in1k",
+    "goog_teacher_in21k_ft_in1k",
+    "goog_in21k_ft_in1k",
+    "1200ep_in1k",
+    "fb_in1k",
+    "lvd142m",
     "augreg_in1k",
     "augreg_in21k",
     "orig_in21k",
+    "goog_in21k",
+    "dino",
+    "mae",
 )
 
-# What the paper's other models are called: pattern, kind, canonical names.
-_HYBRIDS = (
-    "R+ViT-Ti/16",
-    "R26+ViT-S/32",
-    "R26+ViT-B/32",
-    "R50+ViT-B/32",
-    "R50+ViT-B/16",
-    "R50+ViT-L/32",
-    "R50+ViT-L/16",
-)
-_OTHER_FAMILIES = (
-    (
-        r"(mlp-?)?mixer",
-        "an MLP-Mixer",
-        ("Mixer-S/32", "Mixer-S/16", "Mixer-B/32", "Mixer-B/16", "Mixer-L/16"),
-    ),
-    (
-        r"bit[-_ ]|google/bit|resnet|.*_bit([._]|$)",
-        "a BiT ResNet",
-        ("BiT-R50x1", "BiT-R50x3", "BiT-R101x1", "BiT-R101x3", "BiT-R152x2", "BiT-R152x4"),
-    ),
-    (
-        r"google/vit-hybrid|r\d*\+|r\d+[-_ ]|r_ti|(timm/)?vit_\w+_r\d*_s\d+",
-        "a hybrid of ResNet and ViT",
-        _HYBRIDS,
-    ),
-    (
-        r"(facebook/|timm/)?(deit|dino|beit|eva|flexivit|siglip|swin|convnext)",
-        "another architecture",
-        (),
-    ),
-)
+# One of each family, for messages.
+EXAMPLES = ("ViT-B/16", "R50+ViT-B/16", "BiT-R50x1", "Mixer-B/16", "DeiT-B/16", "DINOv2-B/14")
 
 
 def resolve(name: str) -> tuple[str, str | None]:
@@ -102,17 +82,19 @@ def resolve(name: str) -> tuple[str, str | None]:
             such tag (the message gives those it has).
     """
     text = str(name).strip()
-    base, _, tag = text.partition("@")
-    variant = _variant(base)
+    base, at, tag = text.partition("@")
+    if card := _named(text, _own_names):
+        return card.variant, card.tag
+    variant = variant_of(base)
     # Before the files: ViT-S_32.npz was published once, but it names the variant all the same.
     if variant is None or tag:
-        if card := _by_published_name(text):
+        if card := _named(text, _files):
             return card.variant, card.tag
         if variant is None and not tag and (found := _timm(text)):
             return found
     if variant is None:
         raise ValueError(_unknown(text))
-    if "@" in text and not tag:
+    if at and not tag:
         raise ValueError(f"{name!r} ends in @: add a tag of {variant}, {_listed(tags(variant))}.")
     return variant, resolve_tag(variant, tag) if tag else None
 
@@ -133,11 +115,16 @@ def resolve_tag(variant: str, tag: str) -> str:
         longer = [c for c in known if re.fullmatch(rf"{re.escape(wanted)}_\d+", c.lower())]
         if longer:
             return max(longer, key=lambda c: int(c.rsplit("_", 1)[1]))
+    # A series alone means the default where that belongs to it, else its only member.
+    series = [c for c in known if c.lower().startswith(f"{folded}_")]
+    if DEFAULTS.get(variant) in series or len(series) == 1:
+        return DEFAULTS[variant] if DEFAULTS.get(variant) in series else series[0]
     if not known:
         raise ValueError(_nothing_released(variant))
     near = difflib.get_close_matches(folded, known, 1, 0.6)
     hint = f" Did you mean {variant}@{near[0]}?" if near else ""
-    raise ValueError(f"{variant} has no weights {tag!r}: it has {_listed(known)}.{hint}")
+    why = " Weights trained on JFT were never released." if "jft" in folded else ""
+    raise ValueError(f"{variant} has no weights {tag!r}: it has {_listed(known)}.{why}{hint}")
 
 
 def default_tag(variant: str) -> str:
@@ -157,126 +144,101 @@ def default_tag(variant: str) -> str:
 
 
 def _nothing_released(variant: str) -> str:
+    near = difflib.get_close_matches(variant, DEFAULTS, 3, 0.0)
     return (
         f"the authors never released weights of {variant}: use keras_vit.build({variant!r}) for random "
-        f"ones, weights= the path of your own file, or a variant with weights, {_listed(DEFAULTS)}."
+        f"ones, weights= the path of your own file, or a variant with weights, such as "
+        f"{_listed(near)}."
     )
 
 
-def _fold(name: str) -> str:
-    """Lower case, without what separates words."""
-    return re.sub(r"[\s_\-/]+", "", name.lower())
-
-
-def _listed(names) -> str:
+def _listed(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 
-def _by_published_name(text: str) -> Card | None:
-    """The card that a full name, file, address, hub id, preset or timm name belongs to."""
-    folded, found = _fold(re.sub(r"\.npz$", "", text, flags=re.IGNORECASE)), {}
-    for card in all_cards().values():
-        if any(_fold(known) == folded for known in _published_names(card)):
-            found[card.name] = card
-    # A file name that several releases share (ViT-B_16) names the variant only.
-    return next(iter(found.values())) if len(found) == 1 else None
+def _named(text: str, names_of) -> Card | None:
+    """The one card that has the name among `names_of(card)`; None for several.
+
+    A file name that several releases share (ViT-B_16) names the variant only.
+    """
+    text = re.sub(r"^(hf-hub:|hf_hub:|hf://)", "", text, flags=re.IGNORECASE)
+    folded = fold(without_suffix(text))
+    found = [
+        card for card in all_cards().values() if any(fold(n) == folded for n in names_of(card))
+    ]
+    return found[0] if len(found) == 1 else None
 
 
-def _published_names(card: Card):
+def _own_names(card: Card) -> Iterator[str]:
+    """Names of the weights: the full one, and those in libraries and on hubs."""
     yield card.name
-    for known in (card.hub, *card.aliases):
-        if known:
-            yield known
-            yield known.removeprefix("timm/")
-            if known.startswith("timm/"):
-                yield f"hf-hub:{known}"
+    for known in filter(None, (card.hub, *card.aliases)):
+        yield without_suffix(known)
+        yield known.removeprefix("timm/")
+
+
+def _files(card: Card) -> Iterator[str]:
+    """The file, below its bucket or from any folder on, and its addresses."""
     if card.file:
-        parts = card.file.removesuffix(".npz").split("/")
+        parts = without_suffix(card.file).split("/")
         yield f"gs://{'/'.join(parts)}"
         yield from ("/".join(parts[i:]) for i in range(len(parts)))
-    yield from (source.removesuffix(".npz") for source in card.sources)
-
-
-def _variant(text: str) -> str | None:
-    """The variant of a name in the paper's style, `ViT-L/16`, `vit_l_16`, `L/16`, `ViT-L_16.npz`."""
-    text = re.sub(r"\.npz$", "", text.strip(), flags=re.IGNORECASE)
-    for variant in VARIANTS:  # case matters first: ViT-b and ViT-g are not ViT-B and ViT-G
-        if re.sub(r"[\s_\-/]+", "-", text) == re.sub(r"[\s_\-/]+", "-", variant):
-            return variant
-    match = re.fullmatch(r"(?:(vit)[\s_\-]*)?([a-z]+)[\s_\-/]*(\d+)", text, re.IGNORECASE)
-    if not match:
-        return None
-    size, patch = match[2], match[3]
-    same = [v for v in VARIANTS if _fold(v) == _fold(f"ViT-{size}/{patch}")]
-    # In a name that is lower case throughout, b is the common B and not the paper's half-size b;
-    # otherwise the case of the letter decides between g and G.
-    size = size.upper() if size == "b" else size
-    exact = [v for v in same if v.startswith(f"ViT-{size}/")]
-    return next(iter(exact or same), None)
+    yield from (without_suffix(re.sub("^hf://", "", source)) for source in card.sources)
 
 
 def _timm(text: str) -> tuple[str, str | None] | None:
-    """Variant and tag of a name such as `vit_base_patch16_224` or `vit_base_patch16_224.dino`."""
-    match = re.fullmatch(
-        r"(?:hf_hub:)?(?:timm/)?vit_([a-z]+)_patch(\d+)_(\d+)(?:\.(\w+))?",
-        text.lower().replace("-", "_"),
-    )
-    if not match or match[1] not in TIMM_SIZES:
+    """Variant and tag of a name such as `vit_base_patch16_224` or `mixer_b16_224.goog_in21k`."""
+    lower = re.sub(r"^(hf-hub:)?(timm/)?", "", text.lower()).replace("-", "_")
+    arch, dot, _ = lower.partition(".")
+    known = {name: card for card in all_cards().values() for name in _timm_names(card)}
+    same = {name: card for name, card in known.items() if name.startswith(f"{arch}.")}
+    found = timm_variant(arch)
+    if not found and not same:
         return None
-    variant = f"ViT-{TIMM_SIZES[match[1]]}/{match[2]}"
-    if variant not in VARIANTS:
-        return None
-    arch = f"vit_{match[1]}_patch{match[2]}_{match[3]}"
-    names = _timm_names(variant)
-    if match[4]:
-        same = [name for name in names if name.startswith(f"{arch}.")] or list(names)
+    variant, pixels = found or (next(iter(same.values())).variant, None)
+    if dot:
+        near = same or {name: card for name, card in known.items() if card.variant == variant}
         raise ValueError(
-            f"{text!r}: of timm's weights for {variant} this version knows {_listed(same) or 'none'}."
+            f"{text!r}: of timm's weights for {variant} this version knows {_listed(near) or 'none'}."
         )
     for tag in TIMM_ORDER:
-        if f"{arch}.{tag}" in names:
-            return variant, names[f"{arch}.{tag}"]
+        if card := same.get(f"{arch}.{tag}"):
+            return card.variant, card.tag
     for tag in TIMM_ORDER:  # converted by others than timm
-        if (full := f"{tag}_{match[3]}") in tags(variant):
+        if (full := f"{tag}_{pixels}") in tags(variant):
             return variant, full
     return variant, None
 
 
-def _timm_names(variant: str) -> dict[str, str]:
-    """timm's names of a variant's cards, and their tags here."""
-    found = {}
-    for card in all_cards().values():
-        for known in (card.hub, *card.aliases):
-            if card.variant == variant and known and known.startswith("timm/"):
-                found[known.removeprefix("timm/")] = card.tag
-    return found
+def _timm_names(card: Card) -> Iterator[str]:
+    for known in (card.hub, *card.aliases):
+        if known and known.startswith("timm/"):
+            yield known.removeprefix("timm/")
 
 
 def _unknown(text: str) -> str:
-    for pattern, kind, canonical in _OTHER_FAMILIES:
-        if re.match(pattern, text.lower()):
-            folded = {_fold(name): name for name in canonical}
-            near = [folded[key] for key in difflib.get_close_matches(_fold(text), folded, 1, 0.6)]
-            return (
-                f"{text!r} names {kind}{f' ({near[0]})' if near else ''}, and this version has plain "
-                f"ViT models only: {_listed(VARIANTS)}."
-            )
-    if (augreg := re.match(r"([A-Za-z]+_\d+)-i(1|21)k-\d+ep-lr_", text)) and _variant(augreg[1]):
+    if answer := out_of_scope(text):
+        return answer
+    augreg = re.match(r"([A-Za-z0-9_+]+_\d+)-i(1|21)k-\d+ep-lr_", text)
+    if augreg and (variant := variant_of(augreg[1])):
         return (
             f"{text!r} is named as one of the 50,000 AugReg files, but has no card here: fetch it and "
-            f"use keras_vit.load({_variant(augreg[1])!r}, weights='PATH/{text.removesuffix('.npz')}.npz')."
+            f"use keras_vit.load({variant!r}, weights='PATH/{without_suffix(text)}.npz')."
         )
-    near = _nearest(text)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {_listed(VARIANTS)}."
-    return f"no model goes by the name {text!r}: {hint}"
+    if near := _nearest(text):
+        return f"no model goes by the name {text!r}: did you mean {' or '.join(near)}?"
+    return (
+        f"no model goes by the name {text!r}: there are {_listed(EXAMPLES)} and more, and "
+        f"keras_vit.list_models() gives all."
+    )
 
 
 def _nearest(text: str, limit: int = 3) -> list[str]:
     """Known names close to one, each as a user would type it."""
-    known: dict[str, str] = {_fold(variant): variant for variant in VARIANTS}
+    known: dict[str, str] = {fold(variant): variant for variant in VARIANTS}
     for card in all_cards().values():
         for name in (card.name, card.hub, *card.aliases):
             if name:
-                known.setdefault(_fold(name), name)
-                known.setdefault(_fold(name.removeprefix("timm/")), name.removeprefix("timm/"))
-    return [known[key] for key in difflib.get_close_matches(_fold(text), known, limit, 0.6)]
+                known.setdefault(fold(name), name)
+                known.setdefault(fold(name.removeprefix("timm/")), name.removeprefix("timm/"))
+    return [known[key] for key in difflib.get_close_matches(fold(text), known, limit, 0.6)]
