@@ -84,7 +84,8 @@ def markdown(report: dict[str, Any]) -> str:
         lines.append("")
     lines += ["## How", ""]
     if report["command"]:
-        lines += [f"    {report['command']}", ""]
+        # Every line of it: a file name may hold a line break, and what follows must stay code.
+        lines += [*(f"    {line}" for line in report["command"].splitlines()), ""]
     facts = {**report["recipe"], **report["versions"], "weights trained": _trained(report)}
     lines += table(("what", "value"), [(k, escape(str(v))) for k, v in facts.items()])
     lines += ["", "Data, specification and card are in report.json.", ""]
