@@ -32,9 +32,6 @@ REFUSED = (
         "fetch the file itself",
     ),
     (rb"\x80[\x02-\x05]", PICKLE),
-    # Protocols 0 and 1, as old tools wrote them: a list, dict or object is begun in text.
-    (rb"\(?[dlc](p\d+\n|copy_reg\n|__builtin__\n|torch|numpy|collections\n)", PICKLE),
-    (rb"[\]}](q\x00|p\d+\n)", PICKLE),
     (rb"\x93NUMPY", "is one .npy array: a checkpoint is an .npz file of many"),
     (
         rb"....TFL[23]",
@@ -49,6 +46,9 @@ REFUSED = (
     (rb"\x1f\x8b|BZh|\xfd7zXZ\x00|\x28\xb5\x2f\xfd", "is compressed: unpack it first"),
     (rb"(?s).{257}ustar", "is a tar archive: unpack it first"),
 )
+# Pickles of protocols 0 and 1 begin in text (a dict, a list, or the name of something to call) and
+# all end in a dot.
+TEXT_PICKLE = re.compile(rb"(?s)\(?[dl]p\d+\n|[\]}][pq(]|\(c?[\w.]+\n|c[\w.]+\n[\w.]+\n")
 
 
 def what_is(path: str | os.PathLike) -> str:
@@ -77,6 +77,8 @@ def what_is(path: str | os.PathLike) -> str:
             file.seek(start)
             if file.read(8) == b"\x89HDF\r\n\x1a\n":
                 return "hdf5"
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
     if head[:2] == b"PK":
         return _archive(path)
     # Before the table: the length of a header may look like anything.
@@ -87,6 +89,8 @@ def what_is(path: str | os.PathLike) -> str:
     for pattern, sentence in REFUSED:
         if re.match(pattern, head):
             raise ValueError(f"{path} {sentence}.")
+    if last == b"." and TEXT_PICKLE.match(head):
+        raise ValueError(f"{path} {PICKLE}.")
     if head.lstrip()[:1] == b"{":
         return _json(path, size)
     if len(head) < 16:
