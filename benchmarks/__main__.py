@@ -19,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.table import replace_block
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 
@@ -247,7 +249,6 @@ PARTS = {
     "load": load,
 }
 HEADER = "| what | model | dtype | keras_vit | KerasHub | ratio (range) |\n| --- | --- | --- | --- | --- | --- |"
-BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
 def versions() -> dict[str, str]:
@@ -279,13 +280,10 @@ def main() -> None:
         kept["parts"][part] = PARTS[part](args.rounds)
     kept["versions"] = versions()
     results.write_text(json.dumps(kept, indent=1) + "\n")
-    readme = HERE / "README.md"
-    text = readme.read_text()
     rows = [_line(row) for part in PARTS for row in kept["parts"].get(part, [])]
     about = ", ".join(f"{k} {v}" for k, v in kept["versions"].items())
-    table = "\n".join([BEGIN, HEADER, *rows, "", f"Measured with {about}.", END])
-    start, end = text.index(BEGIN), text.index(END) + len(END)
-    readme.write_text(text[:start] + table + text[end:])
+    table = "\n".join([HEADER, *rows, "", f"Measured with {about}."])
+    replace_block(HERE / "README.md", "results", table)
 
 
 if __name__ == "__main__":
