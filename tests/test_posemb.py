@@ -1,4 +1,4 @@
-"""Position tables: resizing against the official code, and the fixed sine table."""
+"""Position tables and patch kernels: resizing against the original code, and the fixed sine table."""
 
 import json
 from pathlib import Path
@@ -6,12 +6,36 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_vit.posemb import infer_grid, resize, sincos2d
+from keras_vit.card import POSEMB_RESIZES
+from keras_vit.posemb import METHODS, infer_grid, resize, resize_patches, sincos2d
 
 ORACLES = Path(__file__).parent / "oracles"
 with np.load(ORACLES / "posemb_resize.npz") as _file:
     RESIZE = {key: _file[key] for key in _file.files}
 CASES = json.loads(str(RESIZE["config"]))["cases"]
+with np.load(ORACLES / "posembed_resample.npz") as _file:
+    RESAMPLE = {key: _file[key] for key in _file.files}
+RESAMPLE_CASES = json.loads(str(RESAMPLE["config"]))["cases"]
+with np.load(ORACLES / "flexi_resize.npz") as _file:
+    FLEXI = {key: _file[key] for key in _file.files}
+FLEXI_KERNELS = sorted(key.removesuffix("/kernel") for key in FLEXI if key.endswith("/kernel"))
+FLEXI_POSITIONS = sorted(key for key in FLEXI if key.startswith("flexi_posemb_7x7_to_"))
+# Patches that grow along one axis and shrink along the other: see resize_patches.
+DEGENERATE = "8x8_to_6x10"
+
+# method: what the functions of timm and PyTorch call it.
+THEIR_NAMES = {
+    "align_corners": "bilinear_align_corners",
+    "half_pixel": "bilinear_half_pixel",
+    "bicubic": "bicubic_no_antialias",
+    "bicubic_antialias": "bicubic_antialias",
+    "linear_antialias": "bilinear_antialias",
+}
+
+
+def size_in(tag: str) -> tuple[int, ...]:
+    """The size at the end of `16x16_to_8x8`."""
+    return tuple(int(n) for n in tag.rsplit("_", 1)[1].split("x"))
 
 
 @pytest.mark.case("R06")
@@ -25,8 +49,94 @@ def test_resize_equals_the_official_code(case):
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
-def test_all_cases_of_the_oracle_are_used():
+def test_all_cases_of_the_oracles_are_used():
     assert len(CASES) == 16
+    assert len(RESAMPLE_CASES) == 9
+    assert len(FLEXI_KERNELS) == 7 and DEGENERATE in FLEXI_KERNELS
+    assert len(FLEXI_POSITIONS) == 4
+
+
+def test_every_method_has_an_oracle_and_a_place_in_cards():
+    assert tuple(METHODS) == tuple(THEIR_NAMES) == POSEMB_RESIZES
+
+
+@pytest.mark.case("R06")
+@pytest.mark.parametrize("index", range(9))
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_equals_pytorch(method, index):
+    case, table = RESAMPLE_CASES[index], RESAMPLE[f"case{index}/input"]
+    prefix = case["num_prefix_tokens"]
+    found = resize(table, case["old"], case["new"], num_prefix=prefix, method=method)
+    # Their float32 and our float64 arithmetic differ by 3.3e-7 at most; two methods by 0.01 and up.
+    expected = RESAMPLE[f"case{index}/{THEIR_NAMES[method]}"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(found[:, :prefix], table[:, :prefix])
+
+
+def test_the_methods_are_told_apart_by_the_oracle():
+    shrinking = next(i for i, case in enumerate(RESAMPLE_CASES) if case["new"] == [3, 5])
+    outputs = [RESAMPLE[f"case{shrinking}/{name}"] for name in THEIR_NAMES.values()]
+    for i, one in enumerate(outputs):
+        for other in outputs[:i]:
+            assert np.abs(one - other).max() > 0.01
+
+
+@pytest.mark.parametrize("name", FLEXI_POSITIONS)
+def test_positions_of_flexivit_equal_the_original_code(name):
+    table = FLEXI["flexi_posemb_input_7x7"]
+    found = resize(table, (7, 7), size_in(name), num_prefix=0, method="linear_antialias")
+    np.testing.assert_allclose(found, FLEXI[name], rtol=0, atol=1e-6)  # 2e-7 apart in float32
+
+
+@pytest.mark.parametrize("name", [name for name in FLEXI_KERNELS if name != DEGENERATE])
+def test_patch_kernels_equal_the_original_code(name):
+    found = resize_patches(FLEXI[f"{name}/kernel"], size_in(name))
+    assert found.dtype == np.float32
+    # The original builds its resize matrix in float32 and then inverts it: 7e-7 apart at most
+    # (16 to 14), on values up to 0.3.
+    np.testing.assert_allclose(found, FLEXI[f"{name}/output"], rtol=0, atol=2e-6)
+
+
+def bilinear(old: int, new: int) -> np.ndarray:
+    """(new, old) matrix of a half-pixel bilinear resize, cell by cell."""
+    matrix = np.zeros((new, old))
+    for i in range(new):
+        at = min(max((i + 0.5) * old / new - 0.5, 0.0), old - 1.0)
+        low = int(at)
+        matrix[i, low] += 1.0 - (at - low)
+        matrix[i, min(low + 1, old - 1)] += at - low
+    return matrix
+
+
+def test_a_patch_that_grows_and_shrinks_gets_the_exact_pseudo_inverse():
+    kernel = FLEXI[f"{DEGENERATE}/kernel"]
+    whole = np.kron(bilinear(8, 6), bilinear(8, 10))  # (60, 64), of rank 48
+    expected = np.linalg.pinv(whole.T, rcond=1e-10) @ kernel.reshape(64, -1).astype(np.float64)
+    found = resize_patches(kernel, (6, 10))
+    np.testing.assert_allclose(found, expected.reshape(6, 10, 3, 4), rtol=0, atol=1e-6)
+    assert np.abs(FLEXI[f"{DEGENERATE}/output"]).max() > 1e7  # what the original gives here
+
+
+def test_grown_patches_embed_as_before():
+    rng = np.random.default_rng(5)
+    kernel, patch = rng.normal(size=(4, 4, 3, 7)), rng.normal(size=(4, 4, 3))
+    grown = np.einsum("ab,cd,bde->ace", bilinear(4, 9), bilinear(4, 6), patch)
+    found = np.tensordot(grown, resize_patches(kernel, (9, 6)), axes=3)
+    np.testing.assert_allclose(found, np.tensordot(patch, kernel, axes=3), atol=1e-12)
+    np.testing.assert_array_equal(resize_patches(kernel, (4, 4)), kernel)
+
+
+def test_an_unknown_method_is_told_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown rule 'nearest'.*align_corners.*bicubic"):
+        resize(np.zeros((1, 4, 2), np.float32), (2, 2), (3, 3), num_prefix=0, method="nearest")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_constant_tables_stay_constant_under_every_method(method):
+    table = np.full((1, 1 + 35, 2), 3.0, np.float32)
+    for new in ((3, 9), (1, 1), (37, 2)):
+        found = resize(table, (7, 5), new, num_prefix=1, method=method)
+        np.testing.assert_allclose(found, np.full((1, 1 + new[0] * new[1], 2), 3.0), rtol=1e-6)
 
 
 @pytest.mark.case("R06")
