@@ -1,10 +1,63 @@
 """What is known of one checkpoint: where it is, what it expects, what it was measured to do."""
 
 import dataclasses
+import math
+import reprlib
 from typing import Any
 
 RESIZES = ("stretch", "shorter_side", "none")
 METHODS = ("bilinear", "bicubic", "area")
+# What `keras_vit.posemb` knows; told here so that a card is checked without NumPy.
+POSEMB_RESIZES = ("align_corners", "half_pixel", "bicubic", "bicubic_antialias", "linear_antialias")
+PATCH_RESIZES = (None, "pseudo_inverse")
+
+
+_KIND_NAMES = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    tuple: "a list",
+    dict: "a table",
+}
+
+
+def _kind(field: str, value: Any, kinds: tuple[type, ...]) -> None:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        wanted = " or ".join(dict.fromkeys(_KIND_NAMES[k] for k in kinds if k is not type(None)))
+        raise ValueError(f"{field} must be {wanted}, got {_shown(value)}.")
+
+
+def _shown(value: Any) -> str:
+    """A value in a message, of a length that can be read."""
+    text = reprlib.repr(value)
+    return text if len(text) < 200 else f"{text[:200]}..."
+
+
+def _choice(field: str, value: Any, choices: tuple) -> None:
+    if not isinstance(value, (str, type(None))) or value not in choices:
+        raise ValueError(f"{field} must be one of {list(choices)}, got {_shown(value)}.")
+
+
+def _numbers(field: str, values: Any) -> tuple[float, ...]:
+    """Finite numbers as floats."""
+    _kind(field, values, (list, tuple))
+    for value in values:
+        _kind(field, value, (int, float))
+        if (isinstance(value, int) and abs(value) > 2**53) or not math.isfinite(value):
+            raise ValueError(f"{field} must be finite, got {_shown(value)}.")
+    return tuple(float(value) for value in values)
+
+
+def _made(kind: type, field: str, values: Any) -> Any:
+    """A dataclass from the table of its fields."""
+    _kind(field, values, (dict,))
+    try:
+        return kind(**values)
+    except TypeError:
+        known = [f.name for f in dataclasses.fields(kind)]
+        raise ValueError(f"{field} takes the fields {known}, got {_shown(list(values))}.") from None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +86,15 @@ class Preprocessing:
     std: tuple[float, ...] = (127.5,)
 
     def __post_init__(self):
-        if self.resize not in RESIZES:
-            raise ValueError(f"resize must be one of {list(RESIZES)}, got {self.resize!r}.")
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {list(METHODS)}, got {self.method!r}.")
-        object.__setattr__(self, "mean", tuple(float(v) for v in self.mean))
-        object.__setattr__(self, "std", tuple(float(v) for v in self.std))
+        _choice("resize", self.resize, RESIZES)
+        _choice("method", self.method, METHODS)
+        for field in ("antialias", "truncate"):
+            _kind(field, getattr(self, field), (bool,))
+        _kind("resize_to", self.resize_to, (int, type(None)))
+        if self.resize_to is not None and self.resize_to <= 0:
+            raise ValueError(f"resize_to must be positive, got {self.resize_to}.")
+        object.__setattr__(self, "mean", _numbers("mean", self.mean))
+        object.__setattr__(self, "std", _numbers("std", self.std))
         if len(self.mean) != len(self.std) or not self.mean:
             raise ValueError(
                 f"mean and std must be as many, got {len(self.mean)} and {len(self.std)}."
@@ -69,6 +125,11 @@ class Metric:
     name: str
     value: float
     source: str
+
+    def __post_init__(self):
+        for field in ("dataset", "name", "source"):
+            _kind(field, getattr(self, field), (str,))
+        object.__setattr__(self, "value", _numbers("value", [self.value])[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,9 +206,13 @@ class Card:
     def from_dict(cls, values: dict[str, Any]) -> "Card":
         """Rebuilds a card from `to_dict()` or a TOML row.
 
+        An empty list of `class_names` means none, and so does away with a table's default.
+
         Raises:
-            ValueError: a field is unknown or missing.
+            ValueError: a field is unknown, missing or of another kind than documented.
         """
+        if not isinstance(values, dict):
+            raise ValueError(f"a card must be a table of fields, got {_shown(values)}.")
         values = dict(values)
         known = {field.name for field in dataclasses.fields(cls)}
         if extra := sorted(set(values) - known):
@@ -155,12 +220,47 @@ class Card:
         if missing := sorted({"variant", "tag"} - set(values)):
             raise ValueError(f"a card needs the fields {missing}.")
         if "preprocessing" in values:
-            values["preprocessing"] = Preprocessing(**values["preprocessing"])
-        values["metrics"] = tuple(Metric(**m) for m in values.get("metrics", ()))
+            values["preprocessing"] = _made(Preprocessing, "preprocessing", values["preprocessing"])
+        metrics = values.get("metrics", ())
+        _kind("metrics", metrics, (list, tuple))
+        values["metrics"] = tuple(_made(Metric, "metrics", metric) for metric in metrics)
         for field in ("sources", "aliases", "image_size", "class_names"):
             if isinstance(values.get(field), list):
                 values[field] = tuple(values[field])
+        if values.get("class_names") == () and values.get("num_classes"):
+            values["class_names"] = None
+        for field, kinds in _KINDS.items():
+            if field in values:
+                _kind(field, values[field], kinds)
+        for field in ("sources", "aliases", "class_names"):
+            value = values.get(field)
+            for item in value if isinstance(value, tuple) else ():
+                _kind(f"every entry of {field}", item, (str,))
+        _choice("posemb_resize", values.get("posemb_resize", "align_corners"), POSEMB_RESIZES)
+        _choice("patch_resize", values.get("patch_resize"), PATCH_RESIZES)
         return cls(**values)
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "variant": (str,),
+    "tag": (str,),
+    "description": (str,),
+    "file": (str, type(None)),
+    "sources": (tuple,),
+    "hub": (str, type(None)),
+    "size": (int, type(None)),
+    "size_predicted": (bool,),
+    "sha256": (str, type(None)),
+    "num_classes": (int,),
+    "class_names": (tuple, str, type(None)),
+    "image_size": (tuple,),
+    "spec": (dict,),
+    "usable_head": (bool,),
+    "pretraining": (str,),
+    "license": (str,),
+    "aliases": (tuple,),
+    "note": (str,),
+}
 
 
 def _plain(value: Any) -> Any:

@@ -5,13 +5,20 @@ A table is `[defaults]`, merged into every row, and `[[card]]` rows whose keys a
 tables: their rows add to these, or replace the row of the same variant and tag. A `file` that lies
 beside a user's table is used from there.
 
-Tags read `SERIES_DATA[_ft_DATA][_PIXELS][_timm]`:
+Tags read `SERIES_DATA[_ft_DATA][_EPOCHSep][_PIXELS][_timm]`:
 
-- series: `orig` (arXiv 2010.11929), `augreg` (2106.10270), `sam` (2106.01548), `gsam` (2203.08065);
-- data: `in21k` or `in1k`, the data of pre-training; `ft_in1k`: fine-tuned on ImageNet-1k after it;
-- pixels: of the fine-tuned file. What was only pre-trained has none and is at 224;
-- `timm`: where the authors recommend one file and timm picked another, timm's. Without it, the
-  authors' recommendation, or the only known pick.
+- series: `orig` (arXiv 2010.11929, 2105.01601), `augreg` (2106.10270), `sam` (2106.01548), `gsam`
+  (2203.08065), `plain` (2205.01580), `bit` (1912.11370), `distill` and `teacher` (2106.05237),
+  `flexi` and its baselines `fixed16`, `fixed30` (2212.08013), `deit` (2012.12877), `dino`
+  (2104.14294), `dinov2` (2304.07193), `mae` (2111.06377), `augreg2` and `miil` (2104.10972) of timm;
+- data: `in1k`, `in21k` or `lvd142m`, the data of pre-training; `ft_DATA`: what it was fine-tuned on;
+- epochs: where the authors published several;
+- pixels: of the fine-tuned file, and where several exist. Else it is at its variant's size;
+- `timm`: where the authors recommend one file and timm picked another, timm's; and where timm's has
+  the trunk alone. Without it, the authors' recommendation, or the only known pick.
+
+Two groups are not rows but made from a pattern: `vtab_TASK_runN` of BiT (`keras_vit.zoo.vtab`), and
+the 50,000 files of AugReg by their names (`keras_vit.zoo.augreg`).
 
 The source of a metric begins with who reports it: `authors`, `timm`, or a command of this project.
 """
@@ -25,10 +32,23 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from keras_vit.card import Card
-from keras_vit.spec import ViTSpec
+from keras_vit.spec import Spec
+from keras_vit.zoo.sources import parse
 from keras_vit.zoo.variants import VARIANTS
+from keras_vit.zoo.vtab import vtab_cards
 
-TABLES = ("original.toml", "augreg.toml", "sam.toml", "embedded.toml")
+TABLES = (
+    "original.toml",
+    "augreg.toml",
+    "sam.toml",
+    "mixer.toml",
+    "bit.toml",
+    "big_vision.toml",
+    "relatives.toml",
+    "timm.toml",
+    "embedded.toml",
+)
+LABEL_LISTS = {"imagenet2012": 1000, "imagenet21k": 21843}  # of keras_vit.data.labels
 CARDS_VARIABLE = "KERAS_VIT_CARDS"
 
 
@@ -47,7 +67,7 @@ def tags(variant: str) -> list[str]:
     return [card.tag for card in all_cards().values() if card.variant == variant]
 
 
-def card_spec(card: Card) -> ViTSpec:
+def card_spec(card: Card) -> Spec:
     """The network of a checkpoint: its variant, with what the card says is different."""
     return dataclasses.replace(
         VARIANTS[card.variant].spec,
@@ -63,7 +83,7 @@ def _shipped() -> tuple[Card, ...]:
     rows = []
     for name in TABLES:
         rows += read_table(folder.joinpath(name).read_text("utf-8"), name)
-    return tuple(rows)
+    return (*rows, *vtab_cards())
 
 
 @functools.cache
@@ -108,83 +128,73 @@ def read_table(text: str, where: str) -> list[Card]:
     """
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as e:
-        raise ValueError(f"{where} is no valid TOML: {e}.") from None
+    except (ValueError, RecursionError) as e:
+        raise ValueError(f"{where} is no valid TOML: {_line(e)}.") from None
     if extra := sorted(set(table) - {"defaults", "card"}):
         raise ValueError(
-            f"{where} has {extra}: a table of cards holds [defaults] and [[card]] rows."
+            f"{where} has {_line(extra)}: a table of cards holds [defaults] and [[card]] rows."
         )
     defaults, rows = table.get("defaults", {}), table.get("card", [])
     if not isinstance(defaults, dict) or not isinstance(rows, list):
         raise ValueError(f"{where}: write [defaults] once and [[card]] with double brackets.")
     cards: dict[str, Card] = {}
     for number, row in enumerate(rows, 1):
-        label = f"{where}, row {number} ({row.get('variant', '?')}@{row.get('tag', '?')})"
+        row = row if isinstance(row, dict) else {}
+        name = f"{row.get('variant', '?')}@{row.get('tag', '?')}"
+        label = f"{where}, row {number} ({_line(name)})"
         try:
             card = _checked(Card.from_dict({**defaults, **row}))
-        except (ValueError, TypeError, AttributeError) as e:
-            raise ValueError(f"{label}: {e}") from None
+        except (ValueError, TypeError, AttributeError, OverflowError) as e:
+            raise ValueError(f"{label}: {_line(e)}") from None
         if card.name in cards:
             raise ValueError(f"{label}: this variant and tag stand in an earlier row already.")
         cards[card.name] = card
     return list(cards.values())
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "variant": (str,),
-    "tag": (str,),
-    "description": (str,),
-    "file": (str, type(None)),
-    "sources": (tuple,),
-    "hub": (str, type(None)),
-    "size": (int, type(None)),
-    "size_predicted": (bool,),
-    "sha256": (str, type(None)),
-    "num_classes": (int,),
-    "class_names": (tuple, str, type(None)),
-    "image_size": (tuple,),
-    "spec": (dict,),
-    "posemb_resize": (str,),
-    "usable_head": (bool,),
-    "pretraining": (str,),
-    "license": (str,),
-    "aliases": (tuple,),
-    "note": (str,),
-}
+def _line(value: Any) -> str:
+    """A value in a message: on one line, without control characters, and not too long."""
+    text = "".join(c if c.isprintable() else " " for c in str(value))
+    return text if len(text) < 400 else f"{text[:400]}..."
 
 
 def _checked(card: Card) -> Card:
     """The card, or ValueError for what only shows when it is used."""
-    for field, kinds in _KINDS.items():
-        value: Any = getattr(card, field)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            wanted = " or ".join(_TOML_NAMES[kind] for kind in kinds if kind is not type(None))
-            raise ValueError(f"{field} must be {wanted}, got {value!r}.")
     if card.variant not in VARIANTS:
         raise ValueError(f"variant {card.variant!r} is none of {list(VARIANTS)}.")
-    if not card.tag or set(card.tag) & set("@/\\ "):
+    if not card.tag or not card.tag.isprintable() or set(card.tag) & set("@/\\ "):
         raise ValueError(f"tag {card.tag!r} must be a word without spaces, @ and slashes.")
     if card.file is not None:
         path = PurePosixPath(card.file)
-        if path.is_absolute() or ".." in path.parts or "\\" in card.file or not path.name:
+        bad = path.is_absolute() or ".." in path.parts or "\\" in card.file or not path.name
+        if bad or not card.file.isprintable():
             raise ValueError(f"file {card.file!r} must be a relative path without `..`.")
-    if isinstance(card.class_names, tuple) and len(card.class_names) != card.num_classes:
-        raise ValueError(
-            f"{len(card.class_names)} class_names for num_classes = {card.num_classes}: give one each."
-        )
+    for source in card.sources:
+        parse(source)
+    if card.num_classes < 0 or (card.size is not None and card.size <= 0):
+        raise ValueError("num_classes must be 0 or more, and size positive or left out.")
+    _check_names(card)
     if card.sha256 is not None and not _is_sha256(card.sha256):
         raise ValueError(f"sha256 {card.sha256!r} must be 64 lower-case hexadecimal digits.")
-    card_spec(card)  # raises for a spec or an image size that cannot be built
+    if taken := sorted({"num_classes", "image_size"} & set(card.spec)):
+        raise ValueError(f"{taken} are fields of the card itself, not of its spec.")
+    spec = card_spec(card)  # raises for a spec or an image size that cannot be built
+    if spec.num_params <= 0:
+        raise ValueError("the spec has no parameters.")
     return card
 
 
-_TOML_NAMES = {
-    str: "a string",
-    int: "an integer",
-    bool: "true or false",
-    tuple: "a list",
-    dict: "a table",
-}
+def _check_names(card: Card) -> None:
+    names = card.class_names
+    if isinstance(names, str) and names not in LABEL_LISTS:
+        raise ValueError(
+            f"class_names {names!r} is no shipped list: there are {list(LABEL_LISTS)}."
+        )
+    count = LABEL_LISTS[names] if isinstance(names, str) else len(names or ())
+    if names is not None and count != card.num_classes:
+        raise ValueError(
+            f"{count} class_names for num_classes = {card.num_classes}: give one each."
+        )
 
 
 def _is_sha256(text: str) -> bool:
