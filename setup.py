@@ -10,6 +10,8 @@ TENSORFLOW = ["tensorflow>=2.20"]
 EXPORT = [*TENSORFLOW, "ai-edge-quantizer>=0.10", "ai-edge-litert>=2.3", "flatbuffers>=24"]
 # tensorflow-datasets imports importlib_resources without declaring it.
 TFDS = ["tensorflow-datasets>=4.9.9", "importlib_resources>=6"]
+# The user's own account for gs:// addresses; 39 packages with gRPC, so it is not in `all`.
+GS = ["gcsfs>=2024.2"]
 PLOTS = ["matplotlib>=3.8"]
 DEV = [
     "jax>=0.5",
@@ -64,6 +66,7 @@ setup(
     extras_require={
         "tf": TENSORFLOW,
         "export": EXPORT,
+        "gs": GS,
         "tfds": TFDS,
         "tpu": ["jax[tpu]>=0.5", "tensorflow-cpu>=2.20"],
         "plots": PLOTS,

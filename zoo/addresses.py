@@ -145,11 +145,12 @@ def entries(address: str, cache_dir: str | os.PathLike | None = None) -> list[lo
         FileNotFoundError: none are.
     """
     source, folder = parse(address), cache_folder(cache_dir)
-    floating = None
-    if isinstance(source, Hub) and not source.pinned:
-        floating = f"{source.repo}@{source.revision or 'main'}"
-    whole = isinstance(source, Hub) and source.file is None
-    one = source.at(source.revision or "main", "config.json") if whole else source
+    floating, one, whole = None, source, False
+    if isinstance(source, Hub):
+        revision = source.revision or "main"
+        floating = None if source.pinned else f"{source.repo}@{revision}"
+        if source.file is None:
+            whole, one = True, source.at(revision, "config.json")
     there = _file_here(one, folder)
     if there is None:
         raise FileNotFoundError(f"{address} is not here: keras-vit fetch {address} first.")

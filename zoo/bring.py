@@ -74,6 +74,7 @@ def bring_pinned(
     plain_host: str | None = None,
 ) -> Path:
     """`bring` for a source that names one content; the hub is not asked about it."""
+    lock.check_lock_file()
     opener = _opener(source, plain_host)
     key = key or cache_key(source)
     target = folder / key

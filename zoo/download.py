@@ -40,6 +40,10 @@ Opener = Callable[[int, str | None], AbstractContextManager[Stream]]  # (offset,
 class LocalTrouble(OSError):
     """This machine cannot take the file, whatever its source."""
 
+    def __init__(self, number: int, text: str):
+        super().__init__(text)  # alone, so that no [Errno] stands before the sentence
+        self.errno = number
+
 
 class WrongContent(SourceFailed):
     """What the source sends is not the file; nothing of it is kept."""
@@ -205,6 +209,7 @@ def _receive(part: "_Part", stream: Stream, expected: Expected, reporter: Report
         check_space(part.path.parent, expected.size - part.size)
     part.total, part.validator = stream.total, stream.validator
     suffix = part.target.suffix
+    reporter.update(part.size, stream.total)
     with part.opened() as file:
         try:
             while data := stream.read(CHUNK):

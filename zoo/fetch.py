@@ -117,6 +117,7 @@ def fetch(
         OSError: the disk is full, or the cache cannot be written.
     """
     folder, offline = cache_folder(cache_dir), wants_offline(offline)
+    lock.check_lock_file()
     place = _look(card, folder)
     if place is not None:
         try:

@@ -153,6 +153,15 @@ def lock_path() -> Path | None:
     return path
 
 
+def check_lock_file() -> None:
+    """Refuses a lock file in force that cannot be read, before anything is fetched.
+
+    Raises:
+        ValueError, FileNotFoundError: naming it.
+    """
+    _in_force()
+
+
 def locked_digest(key: str) -> str | None:
     """The hash that the lock file in force lists for a path below the cache."""
     return _in_force().files.get(key)

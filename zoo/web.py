@@ -15,6 +15,7 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from email.message import Message
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
@@ -85,11 +86,10 @@ class Access:
 
 @dataclasses.dataclass
 class Reply:
-    """A response whose redirects were followed; `first` are the headers of the very first one."""
+    """A response, after the redirects that were followed."""
 
     status: int
-    headers: Mapping[str, str]
-    first: Mapping[str, str]
+    headers: Message
     response: http.client.HTTPResponse
 
 
@@ -146,7 +146,7 @@ def request(
     Raises:
         SourceFailed: no connection, or a redirect that is not followed.
     """
-    url, first = source.url, None
+    url = source.url
     credentials = _credentials(urlsplit(url), access)
     home = origin(url)
     for _ in range(MAX_REDIRECTS + 1):
@@ -162,15 +162,14 @@ def request(
         if credentials and origin(url) == home:
             sent["Authorization"] = credentials
         with _sent(method, parts, sent) as response:
-            first = first or response.headers
             target = response.headers.get("Location")
             if response.status not in (301, 302, 303, 307, 308) or not target:
-                yield Reply(response.status, response.headers, first, response)
+                yield Reply(response.status, response.headers, response)
                 return
             there = _redirect(url, target)
             check_scheme(urlsplit(there), access, came_from=url)
             if not follow(url, there):
-                yield Reply(response.status, response.headers, first, response)
+                yield Reply(response.status, response.headers, response)
                 return
         url = there
     raise SourceFailed(f"redirects more than {MAX_REDIRECTS} times")
@@ -365,7 +364,7 @@ def _number(text: str | None, header: str) -> int | None:
     return int(text)
 
 
-def _validator(headers: Mapping[str, str]) -> str | None:
+def _validator(headers: Message) -> str | None:
     etag = headers.get("ETag")
     # A weak one (W/) promises equal meaning, not equal bytes.
     if etag and etag.startswith('"'):
