@@ -15,6 +15,7 @@ from keras_vit.zoo.formats.safetensors_file import parse_json
 MAX_CONFIG = 64 * 2**20  # bytes; 21,843 class names take one million
 MAX_NUMBER = 2**17  # in a spec; the largest in use is 21,843
 MAX_POSITIONS = 2**28  # tokens x width: a computed position table of 1 GB, ViT-L/16 at 8192 pixels
+CONFIG_ERRORS = (ValueError, KeyError, TypeError, AttributeError)
 NO_KERAS_FILE = "is no .keras file, or a damaged one"
 
 
@@ -46,8 +47,8 @@ def load_keras_file(path: str | os.PathLike, dtype: Any = None) -> VisionModel:
     config = config.get("config")
     try:
         spec = checked_spec(config)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} {NO_KERAS_FILE} ({error}).") from None
+    except CONFIG_ERRORS as error:
+        raise ValueError(f"{path} {NO_KERAS_FILE} ({_one_line(error)}).") from None
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "model.weights.h5"
         with weights.open("wb") as target, path.open("rb") as source:
@@ -63,15 +64,20 @@ def load_keras_file(path: str | os.PathLike, dtype: Any = None) -> VisionModel:
             )
         try:
             model = VisionModel.from_config({**config, **({"dtype": dtype} if dtype else {})})
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path} {NO_KERAS_FILE} ({error}).") from None
+        except CONFIG_ERRORS as error:
+            raise ValueError(f"{path} {NO_KERAS_FILE} ({_one_line(error)}).") from None
         try:
             model.load_weights(weights)
         except Exception as error:
             # Keras answers weights of another network with several kinds of long errors.
-            detail = " ".join(str(error).split())[:200]
-            raise ValueError(f"{path} has other weights than its network ({detail}).") from None
+            raise ValueError(
+                f"{path} has other weights than its network ({_one_line(error)})."
+            ) from None
     return model
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200].rstrip(".")
 
 
 def checked_spec(config: Any) -> Spec:
