@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_vit.card import Card
-from keras_vit.zoo import cards, fetch
+from keras_vit.zoo import cards, fetch, hub
 from keras_vit.zoo.cards import all_cards
 from keras_vit.zoo.fetch import PREDICTION_SLACK, find
 
@@ -27,9 +27,11 @@ CARD = Card(
 
 @pytest.fixture(autouse=True)
 def empty_machine(tmp_path, monkeypatch):
-    """No mirror, and a cache of its own."""
-    monkeypatch.delenv(fetch.MIRROR_VARIABLE, raising=False)
-    monkeypatch.delenv(cards.CARDS_VARIABLE, raising=False)
+    """No mirror, no lock file, and caches of its own."""
+    for name in (fetch.MIRROR_VARIABLE, cards.CARDS_VARIABLE, "KERAS_HOME", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KERAS_VIT_LOCK", "")
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
     monkeypatch.setenv(fetch.CACHE_VARIABLE, str(tmp_path / "cache"))
 
 
@@ -117,7 +119,7 @@ def test_every_public_card_is_explained_with_its_exact_file():
         with pytest.raises(FileNotFoundError) as error:
             find(card)
         size = f"about {card.size:,} bytes" if card.size else ""
-        for part in (card.file, size, *card.sources):
+        for part in (card.file, size, f"keras-vit fetch {card.name}", *card.sources):
             assert part in str(error.value)
 
 
@@ -230,6 +232,8 @@ def test_nothing_is_written_and_nothing_is_asked_of_the_network(mirror, tmp_path
 
     monkeypatch.setattr(socket, "socket", refuse)
     before = sorted(os.walk(tmp_path))
-    with pytest.raises(FileNotFoundError):
-        find(CARD)
+    hub_card = dataclasses.replace(CARD, sources=("hf://org/repo/model.safetensors",))
+    for card in (CARD, hub_card):
+        with pytest.raises(FileNotFoundError):
+            find(card)
     assert sorted(os.walk(tmp_path)) == before
