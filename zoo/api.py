@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.card import Card
 from keras_vit.spec import ImageSpec, Spec, changed, pair
 from keras_vit.zoo import names
+from keras_vit.zoo.augreg import known_card
 from keras_vit.zoo.cards import all_cards
 from keras_vit.zoo.variants import VARIANTS
 
@@ -25,18 +26,20 @@ def list_models(
 
     Args:
         pattern: shell pattern on the name, `ViT-B*`.
-        family: `vit`; None for all.
+        family: `vit` (DeiT, DINO, DINOv2, MAE and FlexiViT among them), `hybrid`, `resnet`,
+            `mixer`; None for all.
         pretrained: True: `variant@tag` of every known checkpoint; False: variants of which nothing
             was ever released; None: all variants.
     """
-    cards = all_cards()
-    if pretrained:
-        found = [c for c in cards if family in (None, "vit")]
-    else:
-        released = {c.variant for c in cards.values()}
-        found = [v for v in VARIANTS if pretrained is None or v not in released]
-        found = [v for v in found if family in (None, VARIANTS[v].spec.to_dict()["family"])]
-    return [name for name in found if fnmatch.fnmatchcase(name, pattern)]
+    found = {variant: variant for variant in VARIANTS}
+    if pretrained is not None:
+        cards = {card.name: card.variant for card in all_cards().values()}
+        found = cards if pretrained else {v: v for v in VARIANTS if v not in cards.values()}
+    return [
+        name
+        for name, variant in found.items()
+        if family in (None, VARIANTS[variant].spec.family) and fnmatch.fnmatchcase(name, pattern)
+    ]
 
 
 def card(name: str) -> Card:
@@ -46,7 +49,7 @@ def card(name: str) -> Card:
         ValueError: unknown name or tag (with the nearest), or nothing was released of the variant.
     """
     variant, tag = names.resolve(name)
-    return all_cards()[f"{variant}@{tag or names.default_tag(variant)}"]
+    return known_card(variant, tag or names.default_tag(variant))
 
 
 def build(

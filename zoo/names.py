@@ -13,16 +13,19 @@ Names of weights stand in the cards (`hub`, `aliases`, `file`, `sources`); spell
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from keras_vit.card import Card
+from keras_vit.zoo import augreg
 from keras_vit.zoo.cards import all_cards, tags
 from keras_vit.zoo.scope import out_of_scope
 from keras_vit.zoo.spellings import fold, timm_variant, variant_of, without_suffix
 from keras_vit.zoo.variants import VARIANTS
 
-# What `load(variant)` gives: AugReg fine-tuned on ImageNet-1k at the native resolution the authors
-# recommend; else the paper's fine-tuned release; else its ImageNet-21k one, which has no usable head.
+# What `load(variant)` gives. ViT and hybrids: AugReg fine-tuned on ImageNet-1k at the native resolution
+# the authors recommend; else the paper's fine-tuned release; else its ImageNet-21k one, which has no
+# usable head. The others: their authors' release with an ImageNet-1k head, where there is one, from
+# the most data and the longest training; DeiT at the 224 px it was trained at.
 DEFAULTS = {
     "ViT-Ti/16": "augreg_in21k_ft_in1k_384",
     "ViT-S/32": "augreg_in21k_ft_in1k_384",
@@ -33,6 +36,47 @@ DEFAULTS = {
     "ViT-L/32": "orig_in21k_ft_in1k_384",
     "ViT-L/16": "augreg_in21k_ft_in1k_384",
     "ViT-H/14": "orig_in21k",
+    "R+ViT-Ti/16": "augreg_in21k_ft_in1k_384",
+    "R26+ViT-S/32": "augreg_in21k_ft_in1k_384",
+    "R26+ViT-B/32": "orig_in21k",
+    "R50+ViT-B/16": "orig_in21k_ft_in1k_384",
+    "R50+ViT-L/32": "augreg_in21k_ft_in1k_384",
+    "BiT-R50x1": "bit_in21k_ft_in1k_480",
+    "BiT-R50x3": "bit_in21k_ft_in1k_480",
+    "BiT-R101x1": "bit_in21k_ft_in1k_480",
+    "BiT-R101x3": "bit_in21k_ft_in1k_480",
+    "BiT-R152x2": "bit_in21k_ft_in1k_480",
+    "BiT-R152x4": "bit_in21k_ft_in1k_480",
+    "Mixer-S/32": "gsam_in1k",
+    "Mixer-S/16": "gsam_in1k",
+    "Mixer-S/8": "gsam_in1k",
+    "Mixer-B/32": "sam_in1k",
+    "Mixer-B/16": "orig_in1k",
+    "Mixer-L/16": "orig_in1k",
+    "DeiT-Ti/16": "deit_in1k_224",
+    "DeiT-S/16": "deit_in1k_224",
+    "DeiT-B/16": "deit_in1k_224",
+    "DeiT-Ti/16-distilled": "deit_in1k_224",
+    "DeiT-S/16-distilled": "deit_in1k_224",
+    "DeiT-B/16-distilled": "deit_in1k_224",
+    "DINO-S/16": "dino_in1k",
+    "DINO-B/16": "dino_in1k",
+    "DINO-S/8": "dino_in1k",
+    "DINO-B/8": "dino_in1k",
+    "DINOv2-S/14": "dinov2_lvd142m",
+    "DINOv2-B/14": "dinov2_lvd142m",
+    "DINOv2-L/14": "dinov2_lvd142m",
+    "DINOv2-g/14": "dinov2_lvd142m",
+    "DINOv2-S/14-reg4": "dinov2_lvd142m",
+    "DINOv2-B/14-reg4": "dinov2_lvd142m",
+    "DINOv2-L/14-reg4": "dinov2_lvd142m",
+    "DINOv2-g/14-reg4": "dinov2_lvd142m",
+    "MAE-B/16": "mae_in1k",
+    "MAE-L/16": "mae_in1k",
+    "MAE-H/14": "mae_in1k",
+    "FlexiViT-S": "flexi_in1k_1200ep",
+    "FlexiViT-B": "flexi_in1k_1200ep",
+    "FlexiViT-L": "flexi_in1k_1200ep",
     "ViT-Mini/4": "fashion_mnist",
 }
 
@@ -42,6 +86,7 @@ TAG_GROUPS = {
     "in21k": ("orig_in21k", "augreg_in21k", "bit_in21k"),
     "imagenet21k+imagenet2012": ("orig_in21k_ft_in1k", "bit_in21k_ft_in1k"),
     "imagenet21k+imagenet2012-224": ("orig_in21k_ft_in1k_224",),
+    "imagenet1k": ("orig_in1k", "bit_in1k"),
     "orig": ("orig_in21k_ft_in1k", "orig_in21k"),
     "augreg": ("augreg_in21k_ft_in1k",),
     "sam": ("sam_in1k",),
@@ -49,6 +94,8 @@ TAG_GROUPS = {
     "bit-s": ("bit_in1k",),
     "bit-m": ("bit_in21k",),
     "bit": ("bit_in21k_ft_in1k", "bit_in21k"),
+    "distill": ("distill_in1k",),
+    "teacher": ("teacher_in21k_ft_in1k",),
 }
 
 # The weights that a name of timm's without a tag means here, best first: what it means to timm where
@@ -88,7 +135,7 @@ def resolve(name: str) -> tuple[str, str | None]:
     variant = variant_of(base)
     # Before the files: ViT-S_32.npz was published once, but it names the variant all the same.
     if variant is None or tag:
-        if card := _named(text, _files):
+        if card := _named(text, _files) or augreg.card_of(text):
             return card.variant, card.tag
         if variant is None and not tag and (found := _timm(text)):
             return found
@@ -156,17 +203,26 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 
-def _named(text: str, names_of) -> Card | None:
+def _named(text: str, names_of: Callable[[Card], Iterator[str]]) -> Card | None:
     """The one card that has the name among `names_of(card)`; None for several.
 
     A file name that several releases share (ViT-B_16) names the variant only.
     """
     text = re.sub(r"^(hf-hub:|hf_hub:|hf://)", "", text, flags=re.IGNORECASE)
-    folded = fold(without_suffix(text))
-    found = [
-        card for card in all_cards().values() if any(fold(n) == folded for n in names_of(card))
-    ]
+    cards = list(all_cards().values())
+    before, index = _INDEXES.get(names_of, ([], {}))
+    if cards != before:  # quick: the same objects, but where a user's table was added
+        index = {}
+        for card in cards:
+            for name in {fold(name) for name in names_of(card)}:
+                index.setdefault(name, []).append(card)
+        _INDEXES[names_of] = cards, index
+    found = index.get(fold(without_suffix(text)), [])
     return found[0] if len(found) == 1 else None
+
+
+# Names of all cards, folded, by what lists them: filled on first use.
+_INDEXES: dict[Callable, tuple[list[Card], dict[str, list[Card]]]] = {}
 
 
 def _own_names(card: Card) -> Iterator[str]:
@@ -189,6 +245,7 @@ def _files(card: Card) -> Iterator[str]:
 def _timm(text: str) -> tuple[str, str | None] | None:
     """Variant and tag of a name such as `vit_base_patch16_224` or `mixer_b16_224.goog_in21k`."""
     lower = re.sub(r"^(hf-hub:)?(timm/)?", "", text.lower()).replace("-", "_")
+    lower = re.sub(r"^(deit_\w+)_imagenet$", r"\1", lower)  # KerasHub's presets
     arch, dot, _ = lower.partition(".")
     known = {name: card for card in all_cards().values() for name in _timm_names(card)}
     same = {name: card for name, card in known.items() if name.startswith(f"{arch}.")}
@@ -219,8 +276,8 @@ def _timm_names(card: Card) -> Iterator[str]:
 def _unknown(text: str) -> str:
     if answer := out_of_scope(text):
         return answer
-    augreg = re.match(r"([A-Za-z0-9_+]+_\d+)-i(1|21)k-\d+ep-lr_", text)
-    if augreg and (variant := variant_of(augreg[1])):
+    of_augreg = re.match(r"([A-Za-z0-9_+]+_\d+)-i(1|21)k-\d+ep-lr_", text)
+    if of_augreg and (variant := variant_of(of_augreg[1])):
         return (
             f"{text!r} is named as one of the 50,000 AugReg files, but has no card here: fetch it and "
             f"use keras_vit.load({variant!r}, weights='PATH/{without_suffix(text)}.npz')."

@@ -50,9 +50,13 @@ TIMM = (
 )
 
 
+_SEPARATORS = re.compile(r"[\s_\-/+]+")
+
+
 def fold(name: str) -> str:
     """Lower case, without what separates words."""
-    return re.sub(r"[\s_\-/+]+", "", unquote(name).lower())
+    name = unquote(name) if "%" in name else name
+    return _SEPARATORS.sub("", name.lower())
 
 
 def without_suffix(text: str) -> str:
