@@ -36,7 +36,7 @@ class RegisterTokens(keras.layers.Layer):
 
     Args:
         count: how many.
-        after: tokens that stay before them (the class token: 1).
+        after: tokens that stay before them (class token: 1, with a distillation token 2).
 
     Source: arXiv 2309.16588.
     """

@@ -28,10 +28,10 @@ def vit(spec: ViTSpec, dtype=None) -> tuple[keras.KerasTensor, Endpoints]:
 
     Returns:
         The symbolic input (B, H, W, C) and the endpoints in order: `embedding` (B, h, w, D),
-        `posembed_input` (B, N, D), `encoderblock_{i}` (B, N, D), `encoded` (B, N, D),
-        `pre_logits` (B, F), with a distillation token `pre_logits_dist` (B, F), and, with a head,
-        `logits` (B, num_classes) in float32, then `probabilities` when the spec has a classifier
-        activation. For the unpooled kinds the last ones keep the token axis.
+        `posembed_input` (B, N, D), `encoderblock_{i}` (B, N, D), `encoded` (B, N, D), with a
+        distillation token `pre_logits_dist` (B, D), `pre_logits` (B, F) and, with a head, `logits`
+        (B, num_classes) in float32, then `probabilities` when the spec has a classifier activation.
+        For the unpooled kinds the last ones keep the token axis.
     """
     images = keras.Input((*spec.image_size, spec.in_channels), name="images")
     endpoints: Endpoints = {}
@@ -58,18 +58,17 @@ def transformer(spec: ViTSpec, x, endpoints: Endpoints, dtype=None) -> None:
         x = encode(spec, x, endpoints, dtype)
 
     features = pool(spec, x, dtype)  # (B, F)
+    if spec.distilled:
+        # Before pre_logits, so that without a head the class token is the model's output.
+        distilled = TakeToken(1, name="distillation_token", dtype=dtype)(x)  # (B, D)
+        endpoints["pre_logits_dist"] = distilled
     endpoints["pre_logits"] = features
     if not spec.distilled:
         add_head(spec, features, endpoints, dtype)
-        return
-    distilled = TakeToken(1, name="distillation_token", dtype=dtype)(x)
-    endpoints["pre_logits_dist"] = distilled
-    if spec.num_classes:
+    elif spec.num_classes:
+        heads = (dense_head(spec, "head", dtype), dense_head(spec, "head_dist", dtype))
         logits = layers.Average(name="mean_of_heads", dtype=head_dtype(dtype))(
-            [
-                dense_head(spec, "head", dtype)(features),
-                dense_head(spec, "head_dist", dtype)(distilled),
-            ]
+            [head(token) for head, token in zip(heads, (features, distilled), strict=True)]
         )
         add_outputs(spec, logits, endpoints, dtype)
 
@@ -85,7 +84,8 @@ def add_tokens(spec: ViTSpec, x, endpoints: Endpoints, dtype=None) -> keras.Kera
     if not cls_before_positions:
         x = prepend_tokens(spec, x, dtype)
     if spec.num_registers:
-        x = RegisterTokens(spec.num_registers, name="registers", dtype=dtype)(x)
+        others = spec.num_prefix_tokens - spec.num_registers
+        x = RegisterTokens(spec.num_registers, others, name="registers", dtype=dtype)(x)
     endpoints["posembed_input"] = x
     rate = spec.dropout if spec.embedding_dropout is None else spec.embedding_dropout
     if rate:

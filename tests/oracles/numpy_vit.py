@@ -40,6 +40,15 @@ def attention(queries, x, p, name, heads):
     return dense(mixed, p, f"{name}/out"), weights
 
 
+def swiglu(x, p, name):
+    gate = dense(x, p, f"{name}/gate")
+    return dense(gate / (1 + np.exp(-gate)) * dense(x, p, f"{name}/up"), p, f"{name}/down")
+
+
+def feed_forward(x, p, name, spec):
+    return swiglu(x, p, name) if spec.ffn == "swiglu" else mlp(x, p, name, spec.activation)
+
+
 def mlp(x, p, name, kind):
     return dense(gelu(dense(x, p, f"{name}/dense1"), kind), p, f"{name}/dense2")
 
@@ -70,22 +79,28 @@ def vit(spec, p, images):
     table = {"none": 0.0, "sincos2d": sincos(h, w, spec.hidden_size)}.get(spec.posemb)
     table = p["posembed_input/table"] if table is None else table
     early = spec.posemb == "learn" and spec.posemb_includes_cls
-    if spec.pool.startswith("token"):
-        cls = np.repeat(p["cls/token"], len(x), 0)
-        parts = (
-            np.concatenate([cls, x], 1) + table if early else np.concatenate([cls, x + table], 1)
-        )
-    else:
-        parts = x + table
-    out["posembed_input"] = x = parts
+    names = ["cls/token"] if spec.pool.startswith("token") else []
+    names += ["dist/token"] if spec.distilled else []
+    before = [np.repeat(p[name], len(x), 0) for name in names]
+    x = (
+        np.concatenate([*before, x], 1) + table
+        if early
+        else np.concatenate([*before, x + table], 1)
+    )
+    if spec.num_registers:
+        registers = np.repeat(p["registers/tokens"], len(x), 0)
+        x = np.concatenate([x[:, : len(names)], registers, x[:, len(names) :]], 1)
+    out["posembed_input"] = x
     for i in range(spec.num_layers):
         block = f"encoderblock_{i}"
         y = layer_norm(x, p, f"{block}/norm1", spec.norm_epsilon)
         y, out[f"attention_{i}"] = attention(y, y, p, f"{block}/attention", spec.num_heads)
-        x = x + y
+        x = x + y * p.get(f"{block}/scale1/scale", 1.0)
         y = layer_norm(x, p, f"{block}/norm2", spec.norm_epsilon)
-        out[block] = x = x + mlp(y, p, f"{block}/mlp", spec.activation)
+        y = feed_forward(y, p, f"{block}/mlp", spec)
+        out[block] = x = x + y * p.get(f"{block}/scale2/scale", 1.0)
     out["encoded"] = x = layer_norm(x, p, "encoder_norm", spec.norm_epsilon)
+    distilled = x[:, 1]
     if spec.pool in ("token", "first"):
         x = x[:, 0]
     elif spec.pool == "gap":
@@ -99,9 +114,14 @@ def vit(spec, p, images):
     if spec.representation_size:
         x = dense(x, p, "pre_logits")
         x = np.tanh(x) if spec.representation_tanh else x
+    if spec.distilled:
+        out["pre_logits_dist"] = distilled
     out["pre_logits"] = x
     if spec.num_classes:
-        out["logits"] = x = dense(x, p, "head")
+        x = dense(x, p, "head")
+        if spec.distilled:
+            x = (x + dense(distilled, p, "head_dist")) / 2
+        out["logits"] = x
         if spec.classifier_activation == "softmax":
             out["probabilities"] = softmax(x)
         elif spec.classifier_activation == "sigmoid":
