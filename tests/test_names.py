@@ -332,6 +332,17 @@ def test_unknown_tags_give_those_of_the_variant():
         resolve("ViT-L/32@")
 
 
+def test_of_many_tags_the_first_are_given():
+    with pytest.raises(ValueError) as error:
+        resolve("BiT-R50x1@bit_in22k")
+    message = str(error.value)
+    assert "it has bit_in1k, bit_in21k, bit_in21k_ft_in1k_480" in message
+    assert re.search(
+        r"and \d+ more, see keras_vit\.list_models\('BiT-R50x1@\*', pretrained=True\)", message
+    )
+    assert message.endswith("Did you mean BiT-R50x1@bit_in21k?") and len(message) < 400
+
+
 def test_weights_of_timm_that_are_not_googles_are_refused_with_the_known_ones():
     with pytest.raises(ValueError, match=r"this version knows .*vit_base_patch16_224\.sam_in1k"):
         resolve("vit_base_patch16_224.augreg3_in1k")
@@ -437,8 +448,8 @@ def test_architectures_of_timm(name, variant):
         ("eva02_large_patch14_448", "EVA", "DINOv2-L/14"),
         ("swin_tiny_patch4_window7_224", "the Swin Transformer", "ViT-B/16"),
         ("facebook/convnext-tiny-224", "ConvNeXt", "BiT-R50x1"),
-        ("microsoft/resnet-50", "a ResNet with batch norm", "BiT-R50x1"),
-        ("resnet50", "a ResNet with batch norm", "BiT-R50x1"),
+        ("microsoft/resnet-50", "a ResNet other than BiT's", "BiT-R50x1"),
+        ("resnet50", "a ResNet other than BiT's", "BiT-R50x1"),
     ],
 )
 def test_models_that_are_not_here_are_named_with_what_is_near(name, kind, near):

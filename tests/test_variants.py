@@ -111,6 +111,9 @@ def test_bit_and_the_v1_network_differ_in_every_rule():
     fields = {field.name for field in dataclasses.fields(bit)} - same
     assert all(getattr(bit, field) != getattr(v1, field) for field in fields)
     assert v1 == VARIANTS["R50+ViT-L/32"].spec.resnet
+    # bit_jax/models.py:33-36 and 64; models_resnet.py:23-39 and flax's GroupNorm.
+    assert (bit.weight_epsilon, bit.norm_epsilon) == (1e-10, 1e-5)
+    assert (v1.weight_epsilon, v1.norm_epsilon) == (1e-5, 1e-6)
 
 
 @pytest.mark.case("V04")

@@ -18,104 +18,10 @@ from collections.abc import Callable, Iterable, Iterator
 from keras_vit.card import Card
 from keras_vit.zoo import augreg
 from keras_vit.zoo.cards import all_cards, tags
+from keras_vit.zoo.defaults import DEFAULTS, TAG_GROUPS, TIMM_ORDER
 from keras_vit.zoo.scope import out_of_scope
 from keras_vit.zoo.spellings import fold, timm_variant, variant_of, without_suffix
 from keras_vit.zoo.variants import VARIANTS
-
-# What `load(variant)` gives. ViT and hybrids: AugReg fine-tuned on ImageNet-1k at the native resolution
-# the authors recommend; else the paper's fine-tuned release; else its ImageNet-21k one, which has no
-# usable head. The others: their authors' release with an ImageNet-1k head, where there is one, from
-# the most data and the longest training; DeiT at the 224 px it was trained at.
-DEFAULTS = {
-    "ViT-Ti/16": "augreg_in21k_ft_in1k_384",
-    "ViT-S/32": "augreg_in21k_ft_in1k_384",
-    "ViT-S/16": "augreg_in21k_ft_in1k_384",
-    "ViT-B/32": "augreg_in21k_ft_in1k_384",
-    "ViT-B/16": "augreg_in21k_ft_in1k_384",
-    "ViT-B/8": "augreg_in21k_ft_in1k_224",
-    "ViT-L/32": "orig_in21k_ft_in1k_384",
-    "ViT-L/16": "augreg_in21k_ft_in1k_384",
-    "ViT-H/14": "orig_in21k",
-    "R+ViT-Ti/16": "augreg_in21k_ft_in1k_384",
-    "R26+ViT-S/32": "augreg_in21k_ft_in1k_384",
-    "R26+ViT-B/32": "orig_in21k",
-    "R50+ViT-B/16": "orig_in21k_ft_in1k_384",
-    "R50+ViT-L/32": "augreg_in21k_ft_in1k_384",
-    "BiT-R50x1": "bit_in21k_ft_in1k_480",
-    "BiT-R50x3": "bit_in21k_ft_in1k_480",
-    "BiT-R101x1": "bit_in21k_ft_in1k_480",
-    "BiT-R101x3": "bit_in21k_ft_in1k_480",
-    "BiT-R152x2": "bit_in21k_ft_in1k_480",
-    "BiT-R152x4": "bit_in21k_ft_in1k_480",
-    "Mixer-S/32": "gsam_in1k",
-    "Mixer-S/16": "gsam_in1k",
-    "Mixer-S/8": "gsam_in1k",
-    "Mixer-B/32": "sam_in1k",
-    "Mixer-B/16": "orig_in1k",
-    "Mixer-L/16": "orig_in1k",
-    "DeiT-Ti/16": "deit_in1k_224",
-    "DeiT-S/16": "deit_in1k_224",
-    "DeiT-B/16": "deit_in1k_224",
-    "DeiT-Ti/16-distilled": "deit_in1k_224",
-    "DeiT-S/16-distilled": "deit_in1k_224",
-    "DeiT-B/16-distilled": "deit_in1k_224",
-    "DINO-S/16": "dino_in1k",
-    "DINO-B/16": "dino_in1k",
-    "DINO-S/8": "dino_in1k",
-    "DINO-B/8": "dino_in1k",
-    "DINOv2-S/14": "dinov2_lvd142m",
-    "DINOv2-B/14": "dinov2_lvd142m",
-    "DINOv2-L/14": "dinov2_lvd142m",
-    "DINOv2-g/14": "dinov2_lvd142m",
-    "DINOv2-S/14-reg4": "dinov2_lvd142m",
-    "DINOv2-B/14-reg4": "dinov2_lvd142m",
-    "DINOv2-L/14-reg4": "dinov2_lvd142m",
-    "DINOv2-g/14-reg4": "dinov2_lvd142m",
-    "MAE-B/16": "mae_in1k",
-    "MAE-L/16": "mae_in1k",
-    "MAE-H/14": "mae_in1k",
-    "FlexiViT-S": "flexi_in1k_1200ep",
-    "FlexiViT-B": "flexi_in1k_1200ep",
-    "FlexiViT-L": "flexi_in1k_1200ep",
-    "ViT-Mini/4": "fashion_mnist",
-}
-
-# Folders of the published buckets, and data names, as tags: the first that the variant has.
-TAG_GROUPS = {
-    "imagenet21k": ("orig_in21k", "augreg_in21k", "bit_in21k"),
-    "in21k": ("orig_in21k", "augreg_in21k", "bit_in21k"),
-    "imagenet21k+imagenet2012": ("orig_in21k_ft_in1k", "bit_in21k_ft_in1k"),
-    "imagenet21k+imagenet2012-224": ("orig_in21k_ft_in1k_224",),
-    "imagenet1k": ("orig_in1k", "bit_in1k"),
-    "orig": ("orig_in21k_ft_in1k", "orig_in21k"),
-    "augreg": ("augreg_in21k_ft_in1k",),
-    "sam": ("sam_in1k",),
-    "gsam": ("gsam_in1k",),
-    "bit-s": ("bit_in1k",),
-    "bit-m": ("bit_in21k",),
-    "bit": ("bit_in21k_ft_in1k", "bit_in21k"),
-    "distill": ("distill_in1k",),
-    "teacher": ("teacher_in21k_ft_in1k",),
-}
-
-# The weights that a name of timm's without a tag means here, best first: what it means to timm where
-# that is known and here.
-TIMM_ORDER = (
-    "augreg_in21k_ft_in1k",
-    "orig_in21k_ft_in1k",
-    "goog_distilled_in1k",
-    "goog_teacher_in21k_ft_in1k",
-    "goog_in21k_ft_in1k",
-    "1200ep_in1k",
-    "fb_in1k",
-    "lvd142m",
-    "augreg_in1k",
-    "augreg_in21k",
-    "orig_in21k",
-    "goog_in21k",
-    "dino",
-    "mae",
-)
 
 # One of each family, for messages.
 EXAMPLES = ("ViT-B/16", "R50+ViT-B/16", "BiT-R50x1", "Mixer-B/16", "DeiT-B/16", "DINOv2-B/14")
@@ -142,7 +48,7 @@ def resolve(name: str) -> tuple[str, str | None]:
     if variant is None:
         raise ValueError(_unknown(text))
     if at and not tag:
-        raise ValueError(f"{name!r} ends in @: add a tag of {variant}, {_listed(tags(variant))}.")
+        raise ValueError(f"{name!r} ends in @: add a tag of {variant}, {_tags_of(variant)}.")
     return variant, resolve_tag(variant, tag) if tag else None
 
 
@@ -171,7 +77,7 @@ def resolve_tag(variant: str, tag: str) -> str:
     near = difflib.get_close_matches(folded, known, 1, 0.6)
     hint = f" Did you mean {variant}@{near[0]}?" if near else ""
     why = " Weights trained on JFT were never released." if "jft" in folded else ""
-    raise ValueError(f"{variant} has no weights {tag!r}: it has {_listed(known)}.{why}{hint}")
+    raise ValueError(f"{variant} has no weights {tag!r}: it has {_tags_of(variant)}.{why}{hint}")
 
 
 def default_tag(variant: str) -> str:
@@ -186,7 +92,7 @@ def default_tag(variant: str) -> str:
     if len(own) == 1:
         return own[0]
     if own:
-        raise ValueError(f"{variant} has no default weights: name one of {_listed(own)}.")
+        raise ValueError(f"{variant} has no default weights: name one of {_tags_of(variant)}.")
     raise ValueError(_nothing_released(variant))
 
 
@@ -197,6 +103,14 @@ def _nothing_released(variant: str) -> str:
         f"ones, weights= the path of your own file, or a variant with weights, such as "
         f"{_listed(near)}."
     )
+
+
+def _tags_of(variant: str, limit: int = 10) -> str:
+    known = tags(variant)
+    if len(known) <= limit:
+        return _listed(known)
+    see = f"keras_vit.list_models('{variant}@*', pretrained=True)"
+    return f"{_listed(known[:limit])} and {len(known) - limit} more, see {see}"
 
 
 def _listed(names: Iterable[str]) -> str:

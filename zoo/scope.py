@@ -19,7 +19,7 @@ OTHERS = (
     (r"i-?jepa", "I-JEPA", ("MAE-H/14", "DINOv2-L/14")),
     (
         r"(^|/)resnet(v2)?[\s_\-]?(18|26|34|50|101|152)(?!x)(?!.*bit)|/resnet-",
-        "a ResNet with batch norm",
+        "a ResNet other than BiT's",
         _RESNETS,
     ),
 )
