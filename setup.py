@@ -23,6 +23,8 @@ DEV = [
     "scikit-learn>=1.5",
     "build>=1.2",
     "setuptools>=77",
+    # The fuzzers of tests/fuzz; wheels for Linux on x86-64 only.
+    "atheris>=3; sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.15'",
 ]
 
 

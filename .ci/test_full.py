@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 LOG = Path("docs/checks/test-full.log")
+FUZZ_LOG = Path("docs/checks/fuzz.log")  # what the fuzzers of tests/fuzz tried and found
 PACKAGES = ("keras", "tensorflow", "jax", "numpy", "ai-edge-litert", "ai-edge-quantizer")
 
 
@@ -41,7 +42,11 @@ def run(backend: str, out) -> int:
     out.write(f"\n== backend {backend}: {' '.join(command[2:])}\n")
     process = subprocess.Popen(
         [sys.executable, *command],
-        env={**os.environ, "KERAS_BACKEND": backend},
+        env={
+            **os.environ,
+            "KERAS_BACKEND": backend,
+            "KERAS_VIT_FUZZ_LOG": str(FUZZ_LOG.with_suffix(".unfinished").resolve()),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -57,11 +62,14 @@ def run(backend: str, out) -> int:
 def main() -> int:
     LOG.parent.mkdir(parents=True, exist_ok=True)
     unfinished = LOG.with_suffix(".unfinished")
+    fuzzed = FUZZ_LOG.with_suffix(".unfinished")
+    fuzzed.write_text("\n".join(header()) + "\n\n")
     with unfinished.open("w") as out:
         out.write("\n".join(header()) + "\n")
         failed = [backend for backend in ("tensorflow", "jax") if run(backend, out)]
         out.write(f"\n{'FAILED on ' + ', '.join(failed) if failed else 'all passed'}\n")
     os.replace(unfinished, LOG)
+    os.replace(fuzzed, FUZZ_LOG)
     print(f"the record is in {LOG}")
     return 1 if failed else 0
 

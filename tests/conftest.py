@@ -14,7 +14,9 @@ BACKEND = os.environ["KERAS_BACKEND"]
 
 # Files whose tests touch neither Keras nor a backend: once, on TensorFlow, is enough.
 BACKEND_FREE = {
+    "test_augreg.py",
     "test_batches.py",
+    "test_card_tables.py",
     "test_cards.py",
     "test_cases.py",
     "test_download.py",
@@ -22,12 +24,23 @@ BACKEND_FREE = {
     "test_download_machine.py",
     "test_fashion_mnist.py",
     "test_fetch.py",
+    "test_fuzz_cards.py",
+    "test_fuzz_hdf5.py",
+    "test_fuzz_images.py",
+    "test_fuzz_npz.py",
+    "test_fuzz_regressions.py",
+    "test_fuzz_safetensors.py",
+    "test_hdf5_file.py",
+    "test_hostile_files.py",
+    "test_hostile_npz.py",
     "test_images.py",
     "test_imports.py",
     "test_labels.py",
+    "test_model_pages.py",
     "test_names.py",
     "test_packaging.py",
     "test_posemb.py",
+    "test_safetensors.py",
     "test_sources.py",
     "test_spec.py",
 }
@@ -85,17 +98,27 @@ def random_model():
     return build
 
 
+@pytest.fixture(scope="session")
+def official():
+    """tests/oracles/official.py: reads the fixtures that the official code wrote."""
+    return _module(Path(__file__).parent / "oracles" / "official.py")
+
+
+def _module(path: Path):
+    """A helper file as a module; its dataclasses look it up by name."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """A web server on this machine (tests/loopback.py), an empty cache, short waits."""
     from keras_vit.zoo import download, hub, web
 
-    path = Path(__file__).with_name("loopback.py")
-    spec = importlib.util.spec_from_file_location("loopback", path)
-    module = importlib.util.module_from_spec(spec)
-    # Its dataclasses look their module up by name.
-    monkeypatch.setitem(sys.modules, "loopback", module)
-    spec.loader.exec_module(module)
+    module = _module(Path(__file__).with_name("loopback.py"))
     for name in [n for n in os.environ if n.startswith(("KERAS_VIT_", "HF_"))]:
         monkeypatch.delenv(name)
     for name in ("KERAS_HOME", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):

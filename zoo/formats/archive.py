@@ -159,7 +159,8 @@ def _member(path: Path, file: io.BufferedReader, info: zipfile.ZipInfo, end: int
             f"{path} is packed in an unusual way at {quoted(name)}: save it again with NumPy."
         )
     member = Member(path, name, 0, info.compress_size, info.file_size, info.CRC, deflated)
-    file.seek(info.header_offset)
+    # A table may give any place, also one before the file when something stands in front of it.
+    file.seek(min(max(info.header_offset, 0), end))
     local = file.read(30)
     if len(local) < 30 or local[:4] != b"PK\x03\x04":
         raise member.damaged("no header in its place")

@@ -1,0 +1,12 @@
+"""The reader of cards reads or refuses whatever it is given; see harness.py."""
+
+import pytest
+
+
+def test_for_seconds(fuzz):
+    fuzz("cards", "short")
+
+
+@pytest.mark.full
+def test_for_minutes(fuzz):
+    fuzz("cards", "long")
