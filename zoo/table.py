@@ -1,7 +1,8 @@
-"""The Markdown tables of models in the README and in docs/models.md, generated from the cards.
+"""The documents generated from the cards: the README's table, docs/models.md, and docs/models/*.md.
 
-`python -m keras_vit.zoo.table` prints docs/models.md; `--summary` prints the README's table;
-`--replace FILE` puts that between the markers of a file.
+`python -m keras_vit.zoo.table` prints docs/models.md, `--write docs` writes it and the pages of the
+families; `--summary` prints the README's table, `--replace FILE` puts that between the markers of a
+file.
 """
 
 import argparse
@@ -9,20 +10,20 @@ import os
 import sys
 from pathlib import Path
 
-from keras_vit.card import Card
 from keras_vit.spec import MixerSpec, ResNetSpec, Spec
-from keras_vit.zoo.cards import all_cards, card_spec
+from keras_vit.zoo.cards import all_cards
+from keras_vit.zoo.groups import groups_table
 from keras_vit.zoo.names import DEFAULTS
+from keras_vit.zoo.pages import PAGES, cards_of, page_text, table, variants_of
 from keras_vit.zoo.variants import VARIANTS
 
 BEGIN, END = "<!-- models:begin -->", "<!-- models:end -->"
 
-COLUMNS = ("model", "params, M", "image", "classes", "top-1 %, reported by", "file, MB", "licence")
-
 INTRODUCTION = """\
 # Models
 
-Generated from `zoo/cards/*.toml` by `python -m keras_vit.zoo.table`; a test fails when they differ.
+Generated from `zoo/cards` by `python -m keras_vit.zoo.table --write docs`; a test fails when they
+differ. Every card in full: {pages}.
 
 Load one by its full name, `keras_vit.load("ViT-B/16@augreg_in21k_ft_in1k_384")`. The variant alone,
 `keras_vit.load("ViT-B/16")`, loads the row in bold.
@@ -30,38 +31,59 @@ Load one by its full name, `keras_vit.load("ViT-B/16@augreg_in21k_ft_in1k_384")`
 Accuracies are as reported by their source on the validation images of the data in brackets
 (ImageNet-1k where none is named); none was measured by this project unless it says so. *authors*:
 the README and threads of the official repository, partly for runs of the same recipe rather than
-for the very file. *timm*: its results table, for a PyTorch port with exact GELU and bicubic centre
-crops. Sizes are computed from the arrays in the file where no exact one was published. The licence
-is that of the official repository; no separate one is named for the weights.
+for the very file. *timm*: its results table, for its own PyTorch networks and evaluation. Sizes are
+those of the authors' file, computed from the arrays in it where no exact one was published; a mirror
+in another container differs by its headers. The licence is that of the official repository where no
+separate one is named for the weights.
+
+Sources are tried in order. Since February 2026 the Google buckets refuse reads without an account,
+so copies come first: timm's and Google's on Hugging Face, in safetensors, and files of GitHub
+releases. Originals that are PyTorch pickles are not read.
 """
 
 
-def table(cards: list[Card], bold: frozenset[str] = frozenset()) -> str:
-    """A Markdown table of checkpoints.
-
-    Args:
-        cards: one row each, in order.
-        bold: full names set in bold.
-    """
-    rows = [COLUMNS, tuple("---" if i == 0 or i in (4, 6) else "--:" for i in range(len(COLUMNS)))]
-    rows += [_row(card, card.name in bold) for card in cards]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
 def summary() -> str:
-    """The default weights of every variant that has some."""
-    cards = all_cards()
-    return table(
-        [cards[f"{variant}@{DEFAULTS[variant]}"] for variant in VARIANTS if variant in DEFAULTS]
-    )
+    """The README's table: a row for each family."""
+    lines = [
+        "| family | architectures | checkpoints | for example |",
+        "| --- | --: | --: | --- |",
+    ]
+    for page in PAGES:
+        example = f"`{page.example}@{DEFAULTS[page.example]}`"
+        cells = (
+            f"[{page.title}](docs/models/{page.file})",
+            f"{len(variants_of(page))}",
+            f"{len(cards_of(page))}",
+            example,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def document() -> str:
     """The content of docs/models.md."""
-    bold = frozenset(f"{variant}@{tag}" for variant, tag in DEFAULTS.items())
-    return (
-        f"{INTRODUCTION}\n{table(list(all_cards().values()), bold)}\n{_architectures()}\n{_notes()}"
+    cards = all_cards()
+    pages = ", ".join(f"[{page.title}](models/{page.file})" for page in PAGES)
+    defaults = [cards[f"{name}@{DEFAULTS[name]}"] for name in VARIANTS if name in DEFAULTS]
+    return "\n".join(
+        (
+            INTRODUCTION.format(pages=pages),
+            "## What is here\n",
+            groups_table(list(cards.values())),
+            "## Default weights\n",
+            table(defaults, _defaults()),
+            _architectures(),
+            _notes(),
+        )
     )
+
+
+def documents() -> dict[str, str]:
+    """Every generated page below docs: its path and content."""
+    found = {"models.md": document()}
+    for page in PAGES:
+        found[f"models/{page.file}"] = page_text(page, _defaults())
+    return found
 
 
 def replace_block(text: str) -> str:
@@ -77,32 +99,8 @@ def replace_block(text: str) -> str:
     return f"{before}{BEGIN}\n{summary()}{END}{after}"
 
 
-def _row(card: Card, bold: bool) -> tuple[str, ...]:
-    name = f"**`{card.name}`**" if bold else f"`{card.name}`"
-    height, width = card.image_size
-    size = "–" if card.size is None else f"{card.size / 1e6:,.0f}"
-    return (
-        name,
-        _millions(card_spec(card).num_params),
-        f"{height}" if height == width else f"{height}x{width}",
-        f"{card.num_classes:,}" + ("" if card.usable_head else " (head is zeros)"),
-        _accuracy(card),
-        size,
-        card.license or "–",
-    )
-
-
-def _millions(count: int) -> str:
-    return f"{count / 1e6:,.2f}" if count < 1e7 else f"{count / 1e6:,.1f}"
-
-
-def _accuracy(card: Card) -> str:
-    found = []
-    for metric in card.metrics:
-        if metric.name == "top1":
-            data = "" if metric.dataset == "imagenet2012" else f" ({metric.dataset})"
-            found.append(f"{metric.value:g} {metric.source.partition(':')[0]}{data}")
-    return ", ".join(found) or "–"
+def _defaults() -> frozenset[str]:
+    return frozenset(f"{variant}@{tag}" for variant, tag in DEFAULTS.items())
 
 
 def _architectures() -> str:
@@ -135,11 +133,8 @@ def _shape(spec: Spec) -> tuple[str, ...]:
 
 
 def _notes() -> str:
-    """What a user must know of single files, once for all files it is true of."""
+    """What a user must know of an architecture, once for all that it is true of."""
     by_note: dict[str, list[str]] = {}
-    for card in all_cards().values():
-        if card.note:
-            by_note.setdefault(card.note, []).append(f"`{card.name}`")
     for name, variant in VARIANTS.items():
         if variant.note:
             by_note.setdefault(variant.note, []).append(f"`{name}`")
@@ -148,24 +143,33 @@ def _notes() -> str:
     )
 
 
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text, "utf-8")
+    os.replace(part, path)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m keras_vit.zoo.table",
-        description="Prints the table of models.",
-        epilog="example: python -m keras_vit.zoo.table > docs/models.md",
+        description="Prints docs/models.md, or writes the documents made from the cards.",
+        epilog="example: python -m keras_vit.zoo.table --write docs --replace README.md",
     )
-    parser.add_argument("--summary", action="store_true", help="the README's table: defaults only")
+    parser.add_argument("--summary", action="store_true", help="the README's table: the families")
     parser.add_argument(
         "--replace", metavar="FILE", help=f"put the summary between {BEGIN} and {END}"
     )
+    parser.add_argument("--write", metavar="FOLDER", help="write models.md and models/*.md there")
     options = parser.parse_args(arguments)
+    if options.write:
+        for name, text in documents().items():
+            _write(Path(options.write) / name, text)
     if options.replace:
         path = Path(options.replace)
-        part = path.with_name(f".{path.name}.part")
-        part.write_text(replace_block(path.read_text("utf-8")), "utf-8")
-        os.replace(part, path)
-        return
-    sys.stdout.write(summary() if options.summary else document())
+        _write(path, replace_block(path.read_text("utf-8")))
+    if not options.write and not options.replace:
+        sys.stdout.write(summary() if options.summary else document())
 
 
 if __name__ == "__main__":

@@ -74,7 +74,7 @@ def vtab_cards() -> tuple[Card, ...]:
 
 def _card(architecture: str, task: str, run: int) -> Card:
     num_classes, side = TASKS[task]
-    pixels = bit_resolution((side or 96,) * 2)[1]
+    pixels = bit_resolution((side or 96, side or 96))[1]
     file = f"bit_models/vtab/BiT-M-{architecture}-run{run}-{task}.npz"
     spec = VARIANTS[f"BiT-{architecture}"].spec
     head = (num_classes - spec.num_classes) * (spec.feature_size + 1)

@@ -1,5 +1,6 @@
 """`list` and `info`: what there is, without loading any framework."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,7 +8,13 @@ import typer
 
 from keras_vit.cli.common import Answer, bytes_text, table
 
-Pattern = Annotated[str, typer.Argument(help="Shell pattern on the name.", show_default=False)]
+Pattern = Annotated[
+    str,
+    typer.Argument(
+        help="Shell pattern on the name, or augreg:MODEL for the files of AugReg in its index.",
+        show_default=False,
+    ),
+]
 Name = Annotated[str, typer.Argument(help="Any name of a model, or a file.", show_default=False)]
 
 
@@ -16,8 +23,29 @@ def list_models(
     pretrained: Annotated[
         bool, typer.Option("--pretrained", help="Every known checkpoint, not architectures.")
     ] = False,
+    best: Annotated[
+        str | None,
+        typer.Option(
+            "--best",
+            metavar="DATASET",
+            help="With augreg:MODEL: the files fine-tuned on this data, best first.",
+        ),
+    ] = None,
+    index: Annotated[
+        Path | None,
+        typer.Option("--index", help="With augreg:MODEL: the authors' index.csv.", dir_okay=False),
+    ] = None,
 ) -> Answer:
-    """List the architectures, or with --pretrained the checkpoints, that this version knows."""
+    """List the architectures, or with --pretrained the checkpoints, that this version knows.
+
+    augreg:B/16 lists the 52,000 files of "How to train your ViT?" for a model from the authors'
+    index.csv: --index, KERAS_VIT_AUGREG_INDEX, or in the cache. As the authors choose, the best by
+    validation accuracy comes first; load it by its name.
+    """
+    if pattern.startswith("augreg:"):
+        return _augreg(pattern.removeprefix("augreg:"), best, index)
+    if best or index:
+        raise ValueError("--best and --index belong to augreg:MODEL, as in augreg:B/16.")
     from keras_vit.zoo.api import list_models as names_of
     from keras_vit.zoo.cards import all_cards, card_spec
     from keras_vit.zoo.names import DEFAULTS
@@ -65,6 +93,37 @@ def list_models(
         for d in data
     ]
     return Answer(data, (table(("model", "default weights", "source", "parameters"), rows, 3),))
+
+
+SHOWN = 20  # lines of the index; --json gives all
+
+
+def _augreg(model: str, best: str | None, index: Path | None) -> Answer:
+    from keras_vit.zoo.augreg import describe
+    from keras_vit.zoo.augreg_index import index_path, read_index
+
+    path = index_path(index)
+    found = read_index(path, model, best)
+    if not found:
+        raise ValueError(
+            f"{path} has no file of {model}{f' fine-tuned on {best}' if best else ''}."
+        )
+    data = [
+        {
+            "name": row.settings.stem,
+            "val": row.val,
+            "test": None if math.isnan(row.test) else row.test,
+            "settings": describe(row.settings),
+        }
+        for row in found
+    ]
+    rows = [
+        (d["name"], f"{d['val']:.2f}", "–" if d["test"] is None else f"{d['test']:.2f}")
+        for d in data[:SHOWN]
+    ]
+    top = f"best: keras_vit.load({data[0]['name']!r})"
+    rest = f"{len(data):,} files, {len(rows)} shown; best by validation accuracy first"
+    return Answer(data, (table(("file", "val %", "test %"), rows, 1), rest, top))
 
 
 def info(name: Name) -> Answer:

@@ -144,7 +144,7 @@ def read_table(text: str, where: str) -> list[Card]:
         label = f"{where}, row {number} ({_line(name)})"
         try:
             card = _checked(Card.from_dict({**defaults, **row}))
-        except (ValueError, TypeError, AttributeError, OverflowError) as e:
+        except ValueError as e:
             raise ValueError(f"{label}: {_line(e)}") from None
         if card.name in cards:
             raise ValueError(f"{label}: this variant and tag stand in an earlier row already.")
@@ -178,9 +178,11 @@ def _checked(card: Card) -> Card:
         raise ValueError(f"sha256 {card.sha256!r} must be 64 lower-case hexadecimal digits.")
     if taken := sorted({"num_classes", "image_size"} & set(card.spec)):
         raise ValueError(f"{taken} are fields of the card itself, not of its spec.")
-    spec = card_spec(card)  # raises for a spec or an image size that cannot be built
-    if spec.num_params <= 0:
-        raise ValueError("the spec has no parameters.")
+    try:
+        if card_spec(card).num_params <= 0:
+            raise ValueError("the spec has no parameters.")
+    except (TypeError, AttributeError, OverflowError) as e:
+        raise ValueError(f"spec {_line(card.spec)} fits no {card.variant}: {e}.") from None
     return card
 
 
