@@ -327,8 +327,11 @@ class ResNetBody:
 
     def __post_init__(self):
         object.__setattr__(self, "block_units", tuple(int(n) for n in self.block_units))
-        if not all(n > 0 for n in self.block_units):
-            raise ValueError(f"block_units must be positive integers, got {self.block_units}.")
+        # The bounds are far above any ResNet: a number from a file must not cost minutes to refuse.
+        if len(self.block_units) > 8 or not all(0 < n <= 1000 for n in self.block_units):
+            raise ValueError(
+                f"block_units must be at most 8 stages of 1 to 1000 units, got {self.block_units}."
+            )
         if self.root_width % self.norm_groups or self.root_width <= 0:
             raise ValueError(
                 f"norm_groups must divide the root's {self.root_width} channels (64 x width_factor), "

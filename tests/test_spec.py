@@ -172,7 +172,9 @@ def test_a_mixer_refuses_an_image_that_is_no_multiple_of_the_patch():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ResNetBody((3, 0)), r"block_units must be positive integers, got \(3, 0\)"),
+        (lambda: ResNetBody((3, 0)), r"block_units must be .* 1 to 1000 units, got \(3, 0\)"),
+        (lambda: ResNetBody((10**12,)), r"block_units must be .* got \(1000000000000,\)"),
+        (lambda: ResNetBody((1,) * 9), r"block_units must be at most 8 stages"),
         (lambda: ResNetBody((1,), 0.4), "norm_groups must divide the root's 25 channels"),
         (lambda: ResNetBody((1,), norm_groups=48), "norm_groups must divide .* got 48"),
         (lambda: ResNetBody((1,), weight_epsilon=0.0), "weight_epsilon must be positive"),

@@ -201,10 +201,21 @@ def mutated_json(text: bytes, rng: random.Random, general: Callable[[bytes], byt
         return number_in(text, rng)
     value = json.loads(text)
     parent, key = rng.choice(list(places_of(value)))
-    parent[key] = rng.choice(
-        (None, True, -1, 0.5, "", "F16", "../x", [], {}, [1] * 40, 2**64, "a\n")
-    )
-    return json.dumps(value).encode()
+    parent[key] = "place"
+    new = rng.choice(VALUES)
+    return json.dumps(value).encode().replace(b'"place"', new, 1)
+
+
+VALUES = (b"null", b"true", b"-1", b"0.5", b"1e999", b'""', b'"F16"', b'"../x"', b'"a\\n"')
+VALUES += (
+    b"[]",
+    b"{}",
+    b"[1]",
+    b"[" * 3000,
+    b'{"a":' * 3000,
+    b"9" * 5000,
+    b"[" + b"1," * 50 + b"1]",
+)
 
 
 def places_of(value):
@@ -268,27 +279,19 @@ def mutate_cards(data: bytes, rng: random.Random, general: Callable[[bytes], byt
         del lines[i]
     else:
         key = lines[i].split(b"=")[0]
-        value = rng.choice(
-            (
-                b"1",
-                b"-1",
-                b"true",
-                b'""',
-                b'"../x"',
-                b"[]",
-                b"{}",
-                b"[[[1]]]",
-                b"nan",
-                b"1979-05-27",
-                b"[1, 1]",
-                b"10**9",
-                b"1e400",
-                b'{a = {b = "c"}}',
-                b"9" * 50,
-            )
-        )
+        value = rng.choice(TOML_VALUES)
         lines[i] = key + b"= " + value + b"\n"
     return b"".join(lines)
+
+
+TOML_VALUES = (b"1", b"-1", b"true", b'""', b'"../x"', b'"a\\nb"', b"[]", b"{}", b"[[[1]]]", b"nan")
+TOML_VALUES += (b"1979-05-27", b"[1, 1]", b"1e400", b"9" * 5000, b"[" * 3000, b"{a = " * 3000)
+TOML_VALUES += (b"{resnet = {block_units = [1000000000000]}}", b"{resnet = {width_factor = 1e300}}")
+TOML_VALUES += (
+    b"{num_layers = 1000000000000}",
+    b'{posemb = "sincos2d"}',
+    b"[1000000000, 1000000000]",
+)
 
 
 # -- images --------------------------------------------------------------------------------------
