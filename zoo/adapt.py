@@ -13,7 +13,8 @@ from keras_vit import posemb
 from keras_vit.spec import Spec, ViTSpec
 from keras_vit.zoo.formats.keys import Weights
 
-TABLE, CLS = "posembed_input/table", "cls/token"
+TABLE = "posembed_input/table"
+PREFIX_TOKENS = ("cls/token", "dist/token")  # in the order of their entries in the table
 
 
 def with_positions(
@@ -43,17 +44,12 @@ def with_positions(
     """
     if TABLE not in weights.entries or not isinstance(spec, ViTSpec) or spec.posemb != "learn":
         return weights, None
-    entry = weights.entries[TABLE]
-    if len(entry.shape) != 3:  # told as a wrong shape when the weights are compared with a model
+    entry, source_grid = weights.entries[TABLE], source_grid or stored_grid(weights, spec)
+    if (
+        source_grid is None or len(entry.shape) != 3
+    ):  # told as a wrong shape when the weights are compared with a model
         return weights, None
-    prefixes = sorted(
-        {0, *(n for n in (1, 1 + int("dist/token" in weights.entries)) if CLS in weights.entries)}
-    )
     count, cells = entry.shape[1], spec.grid[0] * spec.grid[1]
-    if source_grid is None:
-        # An entry beyond the cells is a prefix token's, so only files with such tokens have it.
-        own = count - cells in prefixes
-        source_grid = spec.grid if own else posemb.infer_grid(count, prefixes=prefixes)[0]
     prefix = count - source_grid[0] * source_grid[1]
     if prefix not in (0, 1, 2):
         raise ValueError(
@@ -72,17 +68,30 @@ def with_positions(
 
     shape = (1, spec.posemb_prefix + cells, entry.shape[2])
     weights = _replaced(weights, TABLE, shape, table)
-    if extra > 0 and spec.has_cls and CLS in weights.entries:
-        cls = weights.entries[CLS]
-        weights = _replaced(weights, CLS, cls.shape, lambda: cls.read() + entry.read()[:, :1])
+    for i, path in enumerate(PREFIX_TOKENS[:extra] if spec.has_cls and extra > 0 else ()):
+        if token := weights.entries.get(path):
+            weights = _replaced(
+                weights,
+                path,
+                token.shape,
+                lambda t=token, i=i: t.read() + entry.read()[:, i : i + 1],
+            )
     return weights, source_grid if source_grid != spec.grid else None
 
 
-def with_patches(weights: Weights, patch_size: tuple[int, int]) -> Weights:
-    """The patch kernel (h, w, in, D) for another patch size, by the pseudo-inverse of the resize.
+def stored_grid(weights: Weights, spec: Spec) -> tuple[int, int] | None:
+    """(h, w) of a file's position table: that of a spec when the entries agree, else the square one."""
+    entry = weights.entries.get(TABLE)
+    if entry is None or len(entry.shape) != 3:
+        return None
+    prefixes = _prefixes(weights)
+    if entry.shape[1] - spec.grid[0] * spec.grid[1] in prefixes:
+        return spec.grid
+    return posemb.infer_grid(entry.shape[1], prefixes=prefixes)[0]
 
-    Source: FlexiViT, arXiv 2212.08013, section 3.4.
-    """
+
+def with_patches(weights: Weights, patch_size: tuple[int, int]) -> Weights:
+    """The patch kernel (h, w, in, D) for another patch size, see `posemb.resize_patches`."""
     kernel = weights.entries.get("embedding/kernel")
     if kernel is None or kernel.shape[:2] == tuple(patch_size):
         return weights
@@ -121,6 +130,15 @@ def without(weights: Weights, paths: Callable[[str], bool]) -> tuple[Weights, tu
     dropped = [path for path in weights.entries if paths(path)]
     kept = {path: e for path, e in weights.entries.items() if path not in dropped}
     return dataclasses.replace(weights, entries=kept), tuple(weights.keys[p] for p in dropped)
+
+
+def _prefixes(weights: Weights) -> list[int]:
+    """How many entries before those of the grid a file's table may have.
+
+    Such an entry is a prefix token's, so only files with these tokens have it.
+    """
+    has = [path in weights.entries for path in PREFIX_TOKENS]
+    return sorted({0, int(has[0]), sum(has) if has[0] else 0})
 
 
 def _replaced(weights: Weights, path: str, shape, read: Callable[[], np.ndarray]) -> Weights:

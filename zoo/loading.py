@@ -1,8 +1,8 @@
 """How `load` works: find the checkpoint and its own architecture, decide the target's, fill it."""
 
 import dataclasses
-import json
 import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ from keras_vit.card import Card
 from keras_vit.model import HEADS, VisionModel
 from keras_vit.spec import Spec, ViTSpec, changed, spec_from_dict
 from keras_vit.zoo import adapt, names
+from keras_vit.zoo.augreg import known_card
 from keras_vit.zoo.cards import all_cards, card_spec
 from keras_vit.zoo.fetch import find
 from keras_vit.zoo.formats import read_weights, sidecar
+from keras_vit.zoo.formats.configs import read_config
+from keras_vit.zoo.formats.detect import what_is
 from keras_vit.zoo.formats.entry import Entry
 from keras_vit.zoo.formats.keras_file import load_keras_file
 from keras_vit.zoo.formats.keys import Weights
@@ -23,7 +26,7 @@ from keras_vit.zoo.infer import spec_of
 from keras_vit.zoo.variants import VARIANTS
 from keras_vit.zoo.weights import model_of
 
-SUFFIXES = (".npz", ".keras")
+SUFFIXES = (".npz", ".keras", ".safetensors", ".h5")
 NETWORK = ("hf://", "http://", "https://", "gs://")
 
 
@@ -37,6 +40,7 @@ class Checkpoint:
         weights: what the file holds; None for random ones.
         dtype: policy the model was saved with, None when unknown.
         model: the model itself when the container rebuilt it already.
+        patch_resize: the card's rule for other patch sizes where there is no card.
     """
 
     spec: Spec
@@ -44,21 +48,33 @@ class Checkpoint:
     weights: Weights | None = None
     dtype: str | None = None
     model: VisionModel | None = None
+    patch_resize: str | None = None
+
+    @property
+    def any_patch(self) -> bool:
+        """Whether the weights are made for any patch size, so that the file's needs not be the spec's."""
+        return bool(self.patch_resize or (self.card and self.card.patch_resize))
 
 
 def as_path(value: Any) -> Path | None:
-    """The value as a path when it is one: a PathLike, an existing file, or with a known suffix.
+    """The value as a path when it is one: a PathLike, an existing file, a folder that holds a model, an
+    index of shards, or something with a known suffix.
 
     Raises:
         FileNotFoundError: it is a path of nothing.
     """
     text = os.fspath(value)
-    if not isinstance(value, os.PathLike) and not Path(text).is_file():
-        if text.startswith(NETWORK) or Path(text).suffix not in SUFFIXES:
-            return None
-    if not Path(text).is_file():
+    path = Path(text)
+    is_path = isinstance(value, os.PathLike) or path.is_file() or _holds_model(path)
+    if not is_path and (text.startswith(NETWORK) or path.suffix not in SUFFIXES):
+        return None
+    if not path.exists():
         raise FileNotFoundError(f"{text} does not exist: give the path of a checkpoint file.")
-    return Path(text)
+    return path
+
+
+def _holds_model(path: Path) -> bool:
+    return any(path.glob("*.safetensors")) or (path / "config.json").is_file()
 
 
 def of_spec(spec: Spec, weights: Any) -> Checkpoint:
@@ -73,23 +89,49 @@ def of_spec(spec: Spec, weights: Any) -> Checkpoint:
     return _with_file(path, spec)
 
 
-def of_file(path: Path, image_size: tuple[int, int] | None) -> Checkpoint:
-    """A lone file: the JSON beside it tells what it is, else the weights themselves do."""
-    if path.suffix == ".keras":
+def of_file(path: Path, image_size: tuple[int, int] | None, like: Spec | None = None) -> Checkpoint:
+    """A lone file or folder: the JSON beside it tells what it is, else the container does, else its
+    weights themselves.
+
+    Args:
+        path: of the file or folder.
+        image_size: for weights that do not tell it.
+        like: the network that is expected, for what nothing tells.
+    """
+    if what_is(path) == "keras":
         model = load_keras_file(path)
         return Checkpoint(model.spec, model.card, weights_of(model), model.policy.name, model)
-    weights = read_weights(path)
     beside = sidecar(path)
     if not beside.is_file():
-        return Checkpoint(spec_of(weights, image_size=image_size), None, weights)
+        weights = read_weights(path, spec=like)
+        spec = spec_of(weights, image_size=image_size, like=like)
+        return Checkpoint(spec, _card_told(weights, spec, path), weights)
     try:
-        about = json.loads(beside.read_text("utf-8"))
+        about = read_config(beside).values
         card = Card.from_dict(about["card"]) if about.get("card") else None
-        return Checkpoint(spec_from_dict(about["spec"]), card, weights)
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        spec = spec_from_dict(about["spec"])
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{beside} does not describe {path.name} ({error}): restore it or move it away."
         ) from None
+    return Checkpoint(spec, card, read_weights(path, spec=spec))
+
+
+def _card_told(weights: Weights, spec: Spec, path: Path) -> Card | None:
+    """What a container tells beyond the network: class names and preprocessing."""
+    known = dict(weights.known)
+    if len(known.get("class_names", ())) != spec.num_classes:
+        known.pop("class_names", None)
+    if not known:
+        return None
+    return Card(
+        variant="custom",
+        tag=re.sub(r"[^\w.-]+", "_", path.resolve().stem) or "file",
+        num_classes=spec.num_classes,
+        image_size=spec.image_size,
+        posemb_resize=weights.posemb_resize,
+        **known,
+    )
 
 
 def weights_of(model: VisionModel) -> Weights:
@@ -116,9 +158,9 @@ def of_name(name: str, weights: Any, cache_dir: Any, offline: bool | None) -> Ch
         return Checkpoint(VARIANTS[variant].spec)
     if weights != "default":
         if path := as_path(weights):
-            return _with_file(path, VARIANTS[variant].spec)
+            return _with_file(path, VARIANTS[variant].spec, variant)
         tag = names.resolve_tag(variant, str(weights))
-    card = all_cards()[f"{variant}@{tag or names.default_tag(variant)}"]
+    card = known_card(variant, tag or names.default_tag(variant))
     path = find(card, cache_dir=cache_dir, offline=offline)
     return Checkpoint(card_spec(card), card, read_weights(path))
 
@@ -140,14 +182,21 @@ FIXED = (
 TRUNK = ("block_units", "width_factor", "preactivation")
 
 
-def _with_file(path: Path, spec: Spec) -> Checkpoint:
-    """A file for a known architecture: head, resolution and pooling are the file's, the rest the spec's."""
-    checkpoint = of_file(path, spec.image_size)
+def _with_file(path: Path, spec: Spec, variant: str | None = None) -> Checkpoint:
+    """A file for a known architecture: head, resolution and pooling are the file's, the rest the spec's.
+
+    Where the published checkpoints of the variant fit any patch size, so does a file for it, under the
+    same rules.
+    """
+    checkpoint = of_file(path, spec.image_size, spec)
     theirs = checkpoint.spec
+    kin = (c for c in all_cards().values() if c.variant == variant and c.patch_resize)
+    rules = checkpoint.card or next(kin, None)
+    checkpoint = dataclasses.replace(checkpoint, patch_resize=rules and rules.patch_resize)
     differ = {
         field: (found, wanted)
         for field, found, wanted in _identity(theirs, spec)
-        if found != wanted
+        if found != wanted and not (checkpoint.any_patch and field == "patch_size")
     }
     if differ:
         raise ValueError(
@@ -157,13 +206,16 @@ def _with_file(path: Path, spec: Spec) -> Checkpoint:
         )
     cells = theirs.grid[0] * theirs.grid[1] == spec.grid[0] * spec.grid[1]
     fields = {
-        "image_size": spec.image_size if cells else theirs.image_size,
+        "image_size": spec.image_size if cells or checkpoint.any_patch else theirs.image_size,
         "in_channels": theirs.in_channels,
         "num_classes": theirs.num_classes,
     }
     if isinstance(theirs, ViTSpec) and isinstance(spec, ViTSpec):
         fields["representation_size"] = theirs.representation_size
         fields["pool"] = theirs.pool if theirs.has_cls != spec.has_cls else spec.pool
+    if rules and checkpoint.weights:
+        weights = dataclasses.replace(checkpoint.weights, posemb_resize=rules.posemb_resize)
+        checkpoint = dataclasses.replace(checkpoint, weights=weights)
     return dataclasses.replace(checkpoint, spec=dataclasses.replace(spec, **fields))
 
 
@@ -208,8 +260,7 @@ def make_model(
         skip = [HEADS, r"pre_logits/.*"]
     elif not target.num_classes:
         skip = [HEADS]
-    flexible = card is not None and card.patch_resize is not None
-    if flexible or "patch_size" in changes:
+    if checkpoint.any_patch or "patch_size" in changes:
         weights = adapt.with_patches(weights, target.patch_size)
     model = model_of(
         adapt.with_channels(weights, target.input_layer, target.in_channels),
@@ -217,10 +268,10 @@ def make_model(
         card=_card_of(card, target, makes_head),
         dtype=dtype or checkpoint.dtype,
         skip=skip,
-        source_grid=None if flexible else own.grid,
+        source_grid=adapt.stored_grid(weights, own) if checkpoint.any_patch else own.grid,
         posemb_resize=posemb_resize or (card.posemb_resize if card else weights.posemb_resize),
     )
-    _warn(model, own, card, makes_head)
+    _warn(model, checkpoint, makes_head)
     return model
 
 
@@ -233,9 +284,10 @@ def _card_of(card: Card | None, target: Spec, makes_head: bool) -> Card | None:
     return card
 
 
-def _warn(model: VisionModel, own: Spec, card: Card | None, makes_head: bool) -> None:
+def _warn(model: VisionModel, checkpoint: Checkpoint, makes_head: bool) -> None:
     if makes_head or not model.spec.num_classes:
         return
+    own, card = checkpoint.spec, checkpoint.card
     name = card.name if card else "this checkpoint"
     if not model.has_usable_head:
         warnings.warn(
@@ -243,7 +295,17 @@ def _warn(model: VisionModel, own: Spec, card: Card | None, makes_head: bool) ->
             f"same. Give num_classes= to fine-tune, or num_classes=0 for features.",
             stacklevel=4,
         )
-    if model.spec.grid != own.grid:
+    patches = [getattr(spec, "patch_size", None) for spec in (own, model.spec)]
+    if checkpoint.any_patch and model.spec.image_size == own.image_size:
+        return
+    if patches[0] != patches[1] and not checkpoint.any_patch:
+        (h, w), (new_h, new_w) = patches
+        warnings.warn(
+            f"{name} was trained with patches of {h}x{w} pixels and is now used with {new_h}x{new_w}: "
+            f"accuracy drops until it is fine-tuned.",
+            stacklevel=4,
+        )
+    elif model.spec.grid != own.grid:
         warnings.warn(
             f"{name} was trained with {own.grid[0]}x{own.grid[1]} patches and is now used with "
             f"{model.spec.grid[0]}x{model.spec.grid[1]}: accuracy drops until it is fine-tuned.",
