@@ -119,6 +119,14 @@ def test_a_damaged_partial_file_is_not_gone_on_with(server, tmp_path):
     part.write_bytes(b"\0" * HALF)
     server.put("/w.npz", DATA)
     assert fetch_url(url).read_bytes() == DATA
+    assert len(server.requests) == 3 and "Range" not in server.requests[2].headers
+
+
+def test_a_partial_file_is_not_gone_on_with_from_another_source(server):
+    """Whose version may go by the same name."""
+    first = server.put("/a/w.npz", DATA, {"status": 500}, cut=HALF)
+    card = card_of(first, server.put("/b/w.npz", OTHER), sha256=None)
+    assert fetch(card).read_bytes() == OTHER
     assert "Range" not in server.requests[-1].headers
 
 
@@ -531,7 +539,9 @@ def test_offline_opens_no_connection(server, monkeypatch):
         ("https://host/w.pth", "is a PyTorch pickle"),
         ("https://host/w.tar.gz", "must name a file that ends in .npz"),
         ("https://host/", "must name a file"),
-        ("https://host/a%2F..%2Fw.npz", None),
+        ("https://host/a%5C..%5Cw.npz", "must name a file that ends in .npz"),
+        ("https://host/w%00.npz", "must name a file that ends in .npz"),
+        ("gs://bucket/a\\b.npz", "is no bucket address"),
         ("gs://Bucket/w.npz", "is no bucket address"),
         ("gs://bucket/../w.npz", "is no bucket address"),
         ("hf://org/repo/../../w.npz", "is no hub address"),
@@ -541,11 +551,7 @@ def test_offline_opens_no_connection(server, monkeypatch):
     ],
 )
 def test_addresses_are_judged_before_anything_is_asked(server, address, said):
-    if said is None:  # a quoted separator stays inside the name that is refused or kept
-        from keras_vit.zoo.sources import cache_key, parse
-
-        assert ".." not in cache_key(parse(address)).split("/")
-        return
     with pytest.raises(ValueError) as caught:
         fetch_url(address)
     assert said in str(caught.value)
+    assert server.requests == []

@@ -266,6 +266,25 @@ def test_content_that_is_not_what_the_hub_lists_is_refused(server, repo, tmp_pat
     assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == []
 
 
+def test_a_hash_counts_where_the_hub_gives_no_size(server, repo):
+    repo({"model.safetensors": MODEL})
+    (page,) = server.pages[f"/org/repo/resolve/{COMMIT}/model.safetensors"]
+    del page.headers["X-Linked-Size"]
+    server.put(f"/store/{COMMIT}/model.safetensors", tensors(3))
+    with pytest.raises(OSError, match=f"instead of {digest(MODEL)}"):
+        fetch_url(pinned("model.safetensors"))
+
+
+def test_the_hub_must_list_the_hash_of_the_card(server, repo, tmp_path):
+    repo({"w.safetensors": MODEL})
+    fields = {"file": "b/w.safetensors", "size": len(MODEL), "sources": (pinned("w.safetensors"),)}
+    with pytest.raises(FileNotFoundError, match=f"SHA-256 {digest(MODEL)} instead of {'0' * 64}"):
+        fetch(Card("ViT-Ti/16", "test", sha256="0" * 64, **fields))
+    assert server.gets() == []
+    path = fetch(Card("ViT-Ti/16", "test", sha256=digest(MODEL), **fields))
+    assert path == tmp_path / "cache/b/w.safetensors"
+
+
 def test_a_store_that_breaks_is_gone_on_with(server, repo):
     repo({"model.safetensors": MODEL}, cut=1000)
     server.put(f"/store/{COMMIT}/model.safetensors", MODEL, {"cut": None}, cut=1000)
@@ -429,6 +448,12 @@ def test_a_bucket_that_breaks_is_gone_on_with(storage):
     storage.breaks_at = 2000
     assert fetch_url("gs://bucket/a/w.safetensors").read_bytes() == MODEL
     assert storage.opened == [0, 2000]
+
+
+def test_a_bucket_that_ends_early_is_told(storage):
+    storage.info = lambda path: {"size": len(MODEL) + 10, "generation": "1"}
+    with pytest.raises(OSError, match="broke off with 10 bytes missing"):
+        fetch_url("gs://bucket/a/w.safetensors")
 
 
 def test_a_bucket_whose_file_changes_begins_again(storage):

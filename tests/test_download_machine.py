@@ -5,9 +5,11 @@ import hashlib
 import io
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -101,6 +103,33 @@ def test_the_lock_of_a_target_is_held_by_one_and_left_by_none(tmp_path):
         assert other.stdout.readline() == "waiting\n"
         assert other.poll() is None
     assert other.communicate(timeout=20)[0] == "mine\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_was_waited_for_keeps_the_next_one_out(tmp_path):
+    """The waiting one gets the lock of a file that its holder has removed meanwhile."""
+    target, inside, leave = tmp_path / "w.npz", queue.SimpleQueue(), threading.Event()
+
+    def second():
+        with one_process(target, lambda: inside.put("waits")):
+            inside.put("second")
+            leave.wait(20)
+
+    def third():
+        with one_process(target, lambda: inside.put("waits")):
+            inside.put("third")
+
+    threads = [threading.Thread(target=second), threading.Thread(target=third)]
+    with one_process(target):
+        threads[0].start()
+        assert inside.get(timeout=20) == "waits"
+    assert inside.get(timeout=20) == "second"
+    threads[1].start()
+    assert inside.get(timeout=20) == "waits"
+    leave.set()
+    assert inside.get(timeout=20) == "third"
+    for thread in threads:
+        thread.join(20)
     assert list(tmp_path.iterdir()) == []
 
 
