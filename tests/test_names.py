@@ -154,6 +154,18 @@ def test_every_card_is_found_by_every_name_it_carries():
             assert resolve(name.upper().replace("_", "-")) == expected, name
 
 
+def test_a_name_that_two_cards_share_means_neither(tmp_path, monkeypatch):
+    row = '[[card]]\nvariant = "ViT-B/16"\ntag = "{}"\naliases = ["house-model"{}]\n'
+    (tmp_path / "own.toml").write_text(row.format("one", "") + row.format("two", ', "second"'))
+    monkeypatch.setenv("KERAS_VIT_CARDS", str(tmp_path))
+    assert resolve("second") == ("ViT-B/16", "two")
+    with pytest.raises(ValueError, match="no model goes by the name 'house-model'"):
+        resolve("house-model")
+    monkeypatch.delenv("KERAS_VIT_CARDS")
+    with pytest.raises(ValueError, match="no model goes by the name 'second'"):
+        resolve("second")
+
+
 def test_every_variant_is_found_by_its_own_name():
     for name in VARIANTS:
         assert resolve(name) == (name, None)
