@@ -24,12 +24,11 @@ OTHERS = (
     ),
 )
 
-# Hugging Face has this hybrid in a layout of its own, which it dropped in transformers 5.
+# A hybrid that only Hugging Face names so; transformers 5 reads it no longer.
 _HF_HYBRID = r"google/vit-hybrid"
 _HF_HYBRID_ANSWER = (
-    "{!r} is the hybrid R50+ViT-B/16 in a container of Hugging Face's that transformers 5 no longer "
-    "reads, nor does this package: keras_vit.load('R50+ViT-B/16') takes the same release from Google's "
-    "file or timm's."
+    "{!r} is a copy of the hybrid R50+ViT-B/16 without a card here: keras_vit.load('R50+ViT-B/16') takes "
+    "the authors' release from Google's file or timm's, and a downloaded copy is loaded by its path."
 )
 _JFT = r"jft|bit[\s_\-]l[\s_\-]"
 
