@@ -67,10 +67,10 @@ def open_hdf5(path: str | os.PathLike) -> dict[str, Entry]:
         FileNotFoundError: no such file.
         ValueError: not HDF5, truncated, damaged, or with anything but plain arrays.
     """
-    path = existing(path)
+    file = existing(path)
     return {
-        name: Entry(plain.shape, plain.dtype, lambda n=name, p=plain: upcast(_read(path, n, p)))
-        for name, plain in refuse(path).items()
+        name: Entry(plain.shape, plain.dtype, lambda n=name, p=plain: upcast(_read(file, n, p)))
+        for name, plain in refuse(file).items()
     }
 
 
@@ -249,7 +249,7 @@ def _unzipped(path: Path, name: str, data: np.ndarray, limit: int) -> bytes:
     """One unpacked piece; never more than a byte above the limit, whatever the data says."""
     unpack = zlib.decompressobj()
     try:
-        found = unpack.decompress(data, limit + 1)
+        found = unpack.decompress(data.data, limit + 1)
     except zlib.error:
         found = b""
     if not unpack.eof:

@@ -44,9 +44,9 @@ def load_keras_file(path: str | os.PathLike, dtype: Any = None) -> VisionModel:
             f"{path} holds a {quoted(str(config.get('class_name')))}, not a keras_vit model: load "
             f"it with keras.saving.load_model."
         )
-    config = config.get("config")
+    own: Any = config.get("config")
     try:
-        spec = checked_spec(config)
+        spec = checked_spec(own)
     except CONFIG_ERRORS as error:
         raise ValueError(f"{path} {NO_KERAS_FILE} ({_one_line(error)}).") from None
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ def load_keras_file(path: str | os.PathLike, dtype: Any = None) -> VisionModel:
                 f"refused."
             )
         try:
-            model = VisionModel.from_config({**config, **({"dtype": dtype} if dtype else {})})
+            model = VisionModel.from_config({**own, **({"dtype": dtype} if dtype else {})})
         except CONFIG_ERRORS as error:
             raise ValueError(f"{path} {NO_KERAS_FILE} ({_one_line(error)}).") from None
         try:

@@ -162,7 +162,7 @@ def _read(array: _Array) -> np.ndarray:
     else:
         at = member.start + len(array.header)
         values = read_at(member.path, array.key, shape, array.dtype, at)
-        if zlib.crc32(_bytes(values), zlib.crc32(array.header)) != member.crc:
+        if zlib.crc32(_bytes(values).data, zlib.crc32(array.header)) != member.crc:
             raise member.damaged("checksum")
     return values.T if array.fortran else values
 
