@@ -9,6 +9,8 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+# No test asks the network; those of downloads have a server of their own.
+os.environ["HF_HUB_OFFLINE"] = "1"
 # Before Keras is imported, so that no file of the user decides what the tests run on.
 BACKEND = os.environ["KERAS_BACKEND"]
 

@@ -168,10 +168,48 @@ def test_names_files_and_tags_do_not_mix(tiny_file):
         keras_vit.load("ViT-B/17")
     with pytest.raises(FileNotFoundError, match="does not exist"):
         keras_vit.load("nowhere.npz")
-    with pytest.raises(ValueError, match="fetches nothing"):
+    with pytest.raises(FileNotFoundError, match="and this is offline"):
         keras_vit.load("https://example.org/ViT-B_16.npz")
     with pytest.raises(ValueError, match="takes no tag"):
         keras_vit.build("ViT-B/16@augreg_in21k")
+
+
+def test_an_address_is_fetched_and_loaded(server, tiny_file):
+    url = server.put("/tiny.npz", tiny_file.read_bytes())
+    expected = weights(keras_vit.load(TINY, weights=tiny_file))
+    for model in (keras_vit.load(TINY, weights=url), keras_vit.load(TINY, weights=url)):
+        np.testing.assert_equal(weights(model), expected)
+    assert len(server.requests) == 1
+    with pytest.raises(OSError, match=r"does not have it \(404\)"):
+        keras_vit.load(server.url("/other.npz"))
+
+
+@pytest.mark.parametrize("name", ["hf/vit_classifier_sharded", "keras_hub/vit_classifier"])
+def test_a_repository_of_the_hub_is_fetched_and_loaded(server, name, tmp_path):
+    commit, folder = "a" * 40, ORACLES / name
+    for file in folder.iterdir():
+        server.put(
+            f"/org/repo/resolve/{commit}/{file.name}",
+            file.read_bytes(),
+            headers={"X-Repo-Commit": commit},
+        )
+    fetched = keras_vit.load(f"hf://org/repo@{commit}")
+    np.testing.assert_equal(weights(fetched), weights(keras_vit.load(folder)))
+    count = len(server.requests)
+    keras_vit.load(f"hf://org/repo@{commit}", offline=True)
+    assert len(server.requests) == count
+
+
+def test_an_address_of_a_card_is_that_card(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path))
+    card = keras_vit.card("ViT-B/16@orig_in21k")
+    addresses = [*card.sources, *(s.rpartition("/")[0] for s in card.sources if s[:2] == "hf")]
+    assert len(addresses) > 1
+    for address in addresses:
+        with pytest.raises(FileNotFoundError, match=f"the weights of {card.name} are not"):
+            keras_vit.load(address)
+        with pytest.raises(FileNotFoundError, match=f"the weights of {card.name} are not"):
+            keras_vit.load("ViT-B/16", weights=address)
 
 
 def test_a_spec_takes_a_file_or_random_weights(tiny_file):
@@ -242,7 +280,7 @@ def test_keras_files_that_are_none_of_ours_are_refused(tmp_path):
     with pytest.raises(ValueError, match="not a keras_vit model"):
         keras_vit.load(tmp_path / "s.keras")
     (tmp_path / "t.keras").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=r"is not a \.keras file"):
+    with pytest.raises(ValueError, match=r"truncated or not an npz.* or \.keras file"):
         keras_vit.load(tmp_path / "t.keras")
 
 

@@ -124,9 +124,10 @@ def load(
 
     Args:
         name_or_spec: the paper's name (`ViT-L/16`), `name@tag`, any alias, the path of a checkpoint
-            or `.keras` file, or a spec together with `weights=` a path.
-        weights: `default`, a tag, a path (it has a separator or a suffix, or exists), or None for
-            random weights.
+            or `.keras` file, an address (`hf://ORG/REPO[@COMMIT][/FILE]`, `https://...`,
+            `gs://...`), or a spec together with `weights=` a path or address.
+        weights: `default`, a tag, a path (it has a separator or a suffix, or exists), an address,
+            or None for random weights.
         num_classes: None or the checkpoint's own number keeps its head; another number makes a
             zero-initialised head and drops `pre_logits`; 0 gives features.
         new_head: make a new head even for the checkpoint's own number.
@@ -142,7 +143,7 @@ def load(
             pseudo-inverse rule of FlexiViT, whose checkpoints are made for it.
         dtype: Keras dtype policy.
         cache_dir: where checkpoints are kept; None for KERAS_VIT_CACHE or the user's cache.
-        offline: never touch the network.
+        offline: never touch the network; None for what HF_HUB_OFFLINE says.
 
     Returns:
         The model, with `card` set to what is known of the weights.
@@ -165,6 +166,8 @@ def load(
         "stochastic_depth": stochastic_depth,
     }
     changes = {field: value for field, value in changes.items() if value is not None}
+    name_or_spec = loading.fetched(loading.named(name_or_spec), cache_dir, offline)
+    weights = loading.fetched(weights, cache_dir, offline)
     if isinstance(name_or_spec, ImageSpec):
         checkpoint = loading.of_spec(name_or_spec, weights)
     elif path := loading.as_path(name_or_spec):

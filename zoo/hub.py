@@ -36,12 +36,6 @@ class Resolved:
         return address(self.source)
 
 
-def is_offline() -> bool:
-    """Whether HF_HUB_OFFLINE asks for no network."""
-    value = os.environ.get("HF_HUB_OFFLINE", "").strip().upper()
-    return value in ("1", "ON", "YES", "TRUE") or constants.HF_HUB_OFFLINE
-
-
 def access() -> Access:
     """The user's token, for the hub only."""
     return Access(token=huggingface_hub.get_token())

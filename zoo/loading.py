@@ -15,7 +15,7 @@ from keras_vit.spec import Spec, ViTSpec, changed, spec_from_dict
 from keras_vit.zoo import adapt, names
 from keras_vit.zoo.augreg import known_card
 from keras_vit.zoo.cards import all_cards, card_spec
-from keras_vit.zoo.fetch import find
+from keras_vit.zoo.fetch import fetch
 from keras_vit.zoo.formats import read_weights, sidecar
 from keras_vit.zoo.formats.configs import read_config
 from keras_vit.zoo.formats.detect import what_is
@@ -23,11 +23,11 @@ from keras_vit.zoo.formats.entry import Entry
 from keras_vit.zoo.formats.keras_file import load_keras_file
 from keras_vit.zoo.formats.keys import Weights
 from keras_vit.zoo.infer import spec_of
+from keras_vit.zoo.sources import NETWORK
 from keras_vit.zoo.variants import VARIANTS
 from keras_vit.zoo.weights import model_of
 
 SUFFIXES = (".npz", ".keras", ".safetensors", ".h5")
-NETWORK = ("hf://", "http://", "https://", "gs://")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +54,44 @@ class Checkpoint:
     def any_patch(self) -> bool:
         """Whether the weights are made for any patch size, so that the file's needs not be the spec's."""
         return bool(self.patch_resize or (self.card and self.card.patch_resize))
+
+
+def named(value: Any) -> Any:
+    """The value; for an address that is a source of a card the name of that card.
+
+    A known checkpoint is more than its file: labels, preprocessing, numerics, hash.
+    """
+    card = _card_at(value)
+    return card.name if card else value
+
+
+def fetched(value: Any, cache_dir: Any, offline: bool | None) -> Any:
+    """The value; for an address the path of what was fetched from there.
+
+    Raises:
+        OSError, ValueError: it cannot be fetched, or is no address of weights.
+    """
+    if not _is_address(value):
+        return value
+    if card := _card_at(value):
+        return fetch(card, cache_dir=cache_dir, offline=offline)
+    from keras_vit.zoo.addresses import fetch_repo, fetch_url
+
+    by_scheme = fetch_repo if value.startswith("hf://") else fetch_url
+    return by_scheme(value, cache_dir=cache_dir, offline=offline)
+
+
+def _is_address(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(NETWORK)
+
+
+def _card_at(value: Any) -> Card | None:
+    """The card that has a file, or the weights of a hub repository, among its sources."""
+    if not _is_address(value):
+        return None
+    whole = f"{value.rstrip('/')}/model.safetensors"
+    found = (c for c in all_cards().values() if value in c.sources or whole in c.sources)
+    return next(found, None)
 
 
 def as_path(value: Any) -> Path | None:
@@ -147,10 +185,6 @@ def weights_of(model: VisionModel) -> Weights:
 
 def of_name(name: str, weights: Any, cache_dir: Any, offline: bool | None) -> Checkpoint:
     """A variant with default, named, random or a file's weights."""
-    if name.startswith(NETWORK):
-        raise ValueError(
-            f"{name}: this version fetches nothing; download the file and give its path."
-        )
     variant, tag = names.resolve(name)
     if tag and weights != "default":
         raise ValueError(f"{name} names weights already: leave @{tag} or weights={weights!r} out.")
@@ -161,7 +195,7 @@ def of_name(name: str, weights: Any, cache_dir: Any, offline: bool | None) -> Ch
             return _with_file(path, VARIANTS[variant].spec, variant)
         tag = names.resolve_tag(variant, str(weights))
     card = known_card(variant, tag or names.default_tag(variant))
-    path = find(card, cache_dir=cache_dir, offline=offline)
+    path = fetch(card, cache_dir=cache_dir, offline=offline)
     return Checkpoint(card_spec(card), card, read_weights(path))
 
 

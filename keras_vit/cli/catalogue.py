@@ -162,7 +162,7 @@ def info(name: Name) -> Answer:
     lines = [f"{card.name}", card.description, card.pretraining, card.note]
     lines += [f"{m.name} on {m.dataset}: {m.value:g} % ({m.source})" for m in card.metrics]
     lines.append(f"file: {card.file}" + (f", {bytes_text(card.size)}" if card.size else ""))
-    lines.append(f"on this machine: {where or 'no; loading it says how to get it'}")
+    lines.append(f"on this machine: {where or 'no; keras-vit fetch gets it'}")
     lines.append(f"license: {card.license or 'not stated'}")
     if data["other_tags"]:
         lines.append(f"other weights: {', '.join(data['other_tags'])}")
