@@ -45,7 +45,8 @@ def fuzz(tmp_path):
             for path in found:
                 print(f"{path.name}: {path.read_bytes().hex()}")
             assert not done.returncode and not found, f"{line}\n{output[-6000:]}"
-            assert runs_of(output) > 50 * seconds, f"hardly anything was tried: {line}"
+            # A tenth of what a busy machine manages: a harness that tries nothing finds nothing.
+            assert runs_of(output) > 5 * seconds, line
 
     return run
 

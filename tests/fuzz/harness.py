@@ -17,7 +17,7 @@ import atheris
 
 RSS_LIMIT = 768  # MiB, of which about 150 are Python, NumPy, h5py and Pillow
 ADDRESS_LIMIT = 8 * 2**30  # bytes of address space: one huge allocation is a MemoryError
-SLOWEST = 5  # seconds for one file
+SLOWEST = 10  # seconds for one file; a hundred times what the slowest takes
 LONGEST = 2**16  # bytes of a file
 MESSAGE_LIMIT = 3000  # characters
 # What coverage is measured in. Pillow's plug-ins and the readers of Python are part of the way.
