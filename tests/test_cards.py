@@ -286,17 +286,16 @@ def test_bit_resolution_follows_the_released_rule(size, expected):
 
 
 def test_listing_and_a_card_take_little_time():
-    """The claim is 0.3 s in a fresh process; twice that leaves room for a busy machine."""
+    """The claim is 0.3 s in a fresh process: of its own time, so that a busy machine tells nothing."""
     code = (
-        "import time; start = time.perf_counter(); import keras_vit; "
-        "keras_vit.list_models(pretrained=True); keras_vit.card('DINOv2-S/14'); "
-        "print(time.perf_counter() - start)"
+        "import time, keras_vit; keras_vit.list_models(pretrained=True); "
+        "keras_vit.card('DINOv2-S/14'); print(time.process_time())"
     )
     fastest = min(
         float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
         for _ in range(3)
     )
-    assert fastest < 0.6
+    assert fastest < 0.3  # 0.19 s here, Python's own start and the import included
 
 
 def test_embedded_cards_are_complete_but_for_what_training_measures():
