@@ -126,7 +126,8 @@ def server(tmp_path, monkeypatch):
     for name in ("KERAS_HOME", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(web, "STALL_SECONDS", 0.3)
+    # Long enough for a busy machine; tests of silence set less.
+    monkeypatch.setattr(web, "STALL_SECONDS", 10.0)
     monkeypatch.setattr(download, "PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
     monkeypatch.setattr(hub.huggingface_hub, "get_token", lambda: None)

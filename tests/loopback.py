@@ -27,6 +27,7 @@ class Page:
         stall: nothing more is sent after so many bytes, until the client goes.
         drip: seconds between two bytes.
         delay: seconds before the answer.
+        gate: nothing is answered before this is set.
         endless: the body is sent again and again, without a length.
         ranges: whether parts are given.
         forced_range: parts are given whatever If-Range says.
@@ -41,6 +42,7 @@ class Page:
     stall: int | None = None
     drip: float = 0.0
     delay: float = 0.0
+    gate: threading.Event | None = None
     endless: bool = False
     ranges: bool = True
     forced_range: bool = False
@@ -107,6 +109,8 @@ class _Handler(BaseHTTPRequestHandler):
         page = self.owner.take(self.path)
         if page.delay:
             time.sleep(page.delay)
+        if page.gate:
+            page.gate.wait(60)
         start = self._start(page)
         body = page.body[start:]
         self.send_response(206 if start else page.status)

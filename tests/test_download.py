@@ -130,15 +130,17 @@ def test_a_partial_file_is_not_gone_on_with_from_another_source(server):
     assert "Range" not in server.requests[-1].headers
 
 
-def test_silence_ends_and_the_rest_is_asked_for(server):
+def test_silence_ends_and_the_rest_is_asked_for(server, monkeypatch):
+    monkeypatch.setattr(web, "STALL_SECONDS", 0.5)
     url = server.put("/w.npz", DATA, {"stall": None}, stall=HALF)
     began = time.monotonic()
     assert fetch_url(url).read_bytes() == DATA
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     assert server.requests[1].headers["Range"] == f"bytes={HALF}-"
 
 
 def test_a_server_that_stays_silent_is_given_up(server, tmp_path, monkeypatch):
+    monkeypatch.setattr(web, "STALL_SECONDS", 0.3)
     monkeypatch.setattr(download, "ATTEMPTS", 2)
     url = server.put("/w.npz", DATA, stall=0)
     assert "does not answer in time" in fails(url)
@@ -146,11 +148,12 @@ def test_a_server_that_stays_silent_is_given_up(server, tmp_path, monkeypatch):
 
 
 def test_a_trickle_is_a_stall(server, monkeypatch):
+    monkeypatch.setattr(web, "STALL_SECONDS", 0.5)
     monkeypatch.setattr(download, "ATTEMPTS", 1)
     url = server.put("/w.npz", DATA, drip=0.05)
     began = time.monotonic()
     assert "sent only" in fails(url)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
 
 
 def test_a_server_that_hangs_up_or_talks_nonsense_is_told(server, monkeypatch):
@@ -251,7 +254,7 @@ def test_a_refusal_is_told_and_the_next_source_is_asked(server, status):
     good = server.put("/good/w.npz", DATA)
     began = time.monotonic()
     assert fetch(card_of(bad, good)).read_bytes() == DATA
-    assert time.monotonic() - began < 3 and len(server.requests) == 2
+    assert time.monotonic() - began < 10 and len(server.requests) == 2
     assert STATUSES[status] in fails(bad)
 
 
@@ -395,7 +398,7 @@ def test_redirects_off_https_are_not_followed(server, target, said, monkeypatch)
     assert said in fails(url)
 
 
-def test_https_never_falls_to_http_not_even_on_this_machine():
+def test_https_never_falls_to_http_not_even_on_this_machine(server):
     with pytest.raises(web.SourceFailed, match=r"redirects to http://127\.0\.0\.1"):
         web.check_scheme(urlsplit("http://127.0.0.1/x"), web.Access(), "https://example.org/x")
     web.check_scheme(urlsplit("https://127.0.0.1/x"), web.Access(), "https://example.org/x")

@@ -60,14 +60,18 @@ print(fetch_url(sys.argv[1], progress=True).stat().st_size)
 
 
 def test_two_processes_fetch_a_file_once(server):
-    url = server.put("/w.npz", DATA, delay=1.0)
-    both = [start(FETCH, url), start(FETCH, url)]
+    gate = threading.Event()
+    url = server.put("/w.npz", DATA, gate=gate)
+    both = [start(FETCH, url)]
+    until(lambda: server.requests)
+    both.append(start(FETCH, url))
+    line = both[1].stderr.readline()
+    assert line == "w.npz: another process is fetching it; waiting for that one\n"
+    gate.set()
     answers = [process.communicate(timeout=60) for process in both]
     assert [process.returncode for process in both] == [0, 0], answers
     assert [out.strip() for out, _ in answers] == [str(len(DATA))] * 2
     assert len(server.requests) == 1
-    waited = [err for _, err in answers if "another process is fetching it; waiting" in err]
-    assert len(waited) == 1
 
 
 def test_what_a_killed_process_left_is_gone_on_with_and_its_lock_is_free(server, tmp_path):
