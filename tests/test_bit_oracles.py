@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import keras
 import numpy as np
 import pytest
 
@@ -42,11 +43,14 @@ def test_bit_with_either_border_of_the_max_pool(official, name, border):
         assert model.count_params() == model.spec.num_params == fixture.config["num_params"]
         found = official.run(model, x)
         np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE)
-    # The other border is another network, on the last input of each.
+    if keras.backend.backend() != "tensorflow":  # once is enough to show what is wrong
+        return
+    # The other border is another network.
     model = official.loaded(fixture, spec_of_bit(fixture, x, pool_border=other))
     assert 1e-3 < np.abs(official.run(model, x) - expected).max() < 1e-2
 
 
+@pytest.mark.tf_only  # about the fixtures, not about a backend
 @pytest.mark.parametrize(
     ("changes", "least"),
     [

@@ -95,6 +95,8 @@ def test_images_of_every_parity_are_padded_as_in_the_original(official, name, si
         model = official.loaded(fixture, spec_from(fixture.config, x.shape[1:3]))
         assert model.spec.grid == (4, 4)
         np.testing.assert_allclose(official.run(model, x), expected, rtol=0, atol=TOLERANCE)
+        if keras.backend.backend() != "tensorflow":  # once is enough to show what is wrong
+            continue
         # Somewhere on the way down each of them has an even map, where symmetric pads are others.
         spec = spec_from(fixture.config, x.shape[1:3], padding="fixed")
         wrong = official.run(official.loaded(fixture, spec), x)
@@ -143,6 +145,7 @@ WRONG = {
 }
 
 
+@pytest.mark.tf_only  # about the fixtures, not about a backend
 @pytest.mark.parametrize(
     ("name", "choice"), [(n, c) for n, rows in SENSITIVITY.items() for c in rows]
 )
@@ -221,6 +224,7 @@ def test_tokens_of_the_published_hybrids_follow_from_strides(monkeypatch, varian
     assert spec.grid == (side, side)
 
 
+@pytest.mark.tf_only
 @pytest.mark.case("R12")
 def test_building_a_hybrid_convolves_nothing(official, monkeypatch):
     seen, convolve = [], StdConv2D.call

@@ -41,6 +41,7 @@ def test_official_outputs_at_every_stage(official):
     np.testing.assert_allclose(output, fixture.arrays["output"], rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.tf_only  # about the fixtures, not about a backend
 @pytest.mark.parametrize(
     ("changes", "least"),
     [

@@ -242,6 +242,7 @@ def test_sine_cosine_tables(grid):
 OPTIONS = {"conv": {"padding": "same", **STANDARDIZATION["hybrid"]}, "norm": {"groups": 4}}
 
 
+@pytest.mark.tf_only  # configurations know no backend
 @pytest.mark.parametrize(
     "layer",
     [
@@ -260,6 +261,7 @@ def test_every_layer_is_rebuilt_from_its_config(layer):
     _check_rebuilt(layer, x)
 
 
+@pytest.mark.tf_only  # configurations know no backend
 def test_a_mixer_block_is_rebuilt_from_its_config():
     block = MixerBlock(5, 7, stochastic_depth=0.5, activation="gelu", norm_epsilon=1e-5)
     _check_rebuilt(block, np.random.default_rng(0).normal(size=(2, 6, 8)).astype(np.float32))
