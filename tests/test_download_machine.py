@@ -18,7 +18,7 @@ import pytest
 
 from keras_vit.card import Card
 from keras_vit.cli import run
-from keras_vit.zoo import cards, download, lock
+from keras_vit.zoo import cards, download, lock, partial
 from keras_vit.zoo.addresses import fetch_url
 from keras_vit.zoo.fetch import CACHE_VARIABLE, cache_folder, fetch, find
 from keras_vit.zoo.process_lock import one_process
@@ -52,9 +52,9 @@ def until(condition, seconds: float = 20.0) -> None:
 
 FETCH = """
 import sys
-from keras_vit.zoo import download
+from keras_vit.zoo import partial
 from keras_vit.zoo.addresses import fetch_url
-download.NOTE_EVERY = 50_000
+partial.NOTE_EVERY = 50_000
 print(fetch_url(sys.argv[1], progress=True).stat().st_size)
 """
 
@@ -198,7 +198,7 @@ def test_a_write_that_fails_in_the_middle_leaves_nothing(server, tmp_path, monke
     def full(self, file, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(download._Part, "write", full)
+    monkeypatch.setattr(partial.Partial, "write", full)
     with pytest.raises(OSError, match="is full"):
         fetch_url(server.put("/w.npz", DATA))
     assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == []

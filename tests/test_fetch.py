@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keras_vit.card import Card
-from keras_vit.zoo import cards, fetch, hub
+from keras_vit.zoo import cards, fetch, hub, places
 from keras_vit.zoo.cards import all_cards
 from keras_vit.zoo.fetch import PREDICTION_SLACK, find
 
@@ -214,7 +214,7 @@ def test_a_card_without_a_file_says_so():
 
 def test_embedded_models_come_from_the_package(tmp_path, monkeypatch):
     card = dataclasses.replace(CARD, file="embedded/tiny.npz")
-    monkeypatch.setattr(fetch.resources, "files", lambda package: tmp_path / package)
+    monkeypatch.setattr(places.resources, "files", lambda package: tmp_path / package)
     with pytest.raises(FileNotFoundError, match=r"ships inside the package.*reinstall"):
         find(card)
     path = put(tmp_path / "keras_vit.zoo/embedded/tiny.npz")

@@ -6,32 +6,25 @@ still has that version. Only a file whose size, hash and container are right get
 step. What a server says is never trusted: the most a file may hold comes from the caller.
 """
 
-import contextlib
 import dataclasses
 import errno
-import hashlib
-import json
 import os
 import shutil
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO
 
 from keras_vit.zoo import magic
-from keras_vit.zoo.lock import write_json
+from keras_vit.zoo.partial import CHUNK, Partial
 from keras_vit.zoo.reporting import Reporter
 from keras_vit.zoo.web import Broken, Restart, SourceFailed, Stream, TryLater
 
-CHUNK = 1 << 20  # bytes asked for at once
-NOTE_EVERY = 64 << 20  # bytes between two points from which a killed download can go on
 ATTEMPTS = 4  # of one source whose connection breaks
 PAUSE_SECONDS = 1.0  # between two of them
 SHORTEST_WAIT_SECONDS = 5.0  # for a busy server, whatever it asks for
 PATIENCE_SECONDS = 60.0  # the longest that a busy server is waited for
 RESTARTS = 2
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Opener = Callable[[int, str | None], AbstractContextManager[Stream]]  # (offset, validator)
@@ -108,7 +101,7 @@ def download(
         LocalTrouble: disk full or not writable.
         Stopped: Ctrl-C.
     """
-    part = _Part(target, key)
+    part = Partial(target, key)
     attempts = restarts = 0
     patience = PATIENCE_SECONDS
     while True:
@@ -127,7 +120,7 @@ def download(
             reporter.say(f"the server is busy, waiting {seconds:.0f} seconds")
             time.sleep(seconds)
         except Broken:
-            if not part.is_usable(expected):
+            if not part.is_usable(expected.sha256 is not None):
                 part.drop()
             attempts += 1
             if attempts >= ATTEMPTS:
@@ -173,7 +166,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _attempt(
-    part: "_Part",
+    part: Partial,
     opener: Opener,
     expected: Expected,
     reporter: Reporter,
@@ -195,7 +188,7 @@ def _attempt(
     return part.digest.hexdigest()
 
 
-def _receive(part: "_Part", stream: Stream, expected: Expected, reporter: Reporter) -> None:
+def _receive(part: Partial, stream: Stream, expected: Expected, reporter: Reporter) -> None:
     """Appends what the stream gives until it ends."""
     if part.size and part.validator and stream.validator not in (None, part.validator):
         raise Restart  # the server says which version it has, yet went on in the middle of it
@@ -228,7 +221,7 @@ def _receive(part: "_Part", stream: Stream, expected: Expected, reporter: Report
             part.note(file)
 
 
-def _problem(part: "_Part", expected: Expected) -> str | None:
+def _problem(part: Partial, expected: Expected) -> str | None:
     """What is wrong with a file that has arrived, as the end of a sentence."""
     if wrong := magic.wrong_start(bytes(part.head), part.target.suffix):
         return f"sends {wrong}"
@@ -242,7 +235,7 @@ def _problem(part: "_Part", expected: Expected) -> str | None:
     return None
 
 
-def _local(error: OSError, target: Path, part: "_Part | None") -> OSError:
+def _local(error: OSError, target: Path, part: Partial | None) -> OSError:
     """What to tell about an error of this machine's own disk."""
     if isinstance(error, LocalTrouble):
         return error
@@ -260,111 +253,3 @@ def _local(error: OSError, target: Path, part: "_Part | None") -> OSError:
         f"cannot write to {folder} ({why}): name a folder that can be written in KERAS_VIT_CACHE or "
         f"cache_dir=.",
     )
-
-
-class _Part:
-    """The partial file of a target, and the note beside it."""
-
-    def __init__(self, target: Path, key: str):
-        self.target, self.key = target, key
-        self.path = target.with_name(target.name + ".part")
-        self.beside = target.with_name(target.name + ".part.json")
-        self.restarted = False
-        self.begin()
-
-    def begin(self) -> None:
-        """Forgets what is here; the next byte is the first."""
-        self.size, self.noted = 0, 0
-        self.total: int | None = None
-        self.validator: str | None = None
-        self.digest = hashlib.sha256()
-        self.head = bytearray()
-
-    def resume(self, can_trust_hash: bool) -> int:
-        """How many bytes are here that the same source may continue; 0 to begin again.
-
-        The bytes must still have the noted hash, and the server must be able to say whether its
-        file is the same, or the whole file's hash be known.
-        """
-        self.begin()
-        try:
-            note = json.loads(self.beside.read_text("utf-8"))
-            if note["key"] != self.key or not (note["validator"] or can_trust_hash):
-                return 0
-            with self.path.open("rb") as file:
-                left = int(note["bytes"])
-                while left > 0 and (data := file.read(min(CHUNK, left))):
-                    self._count(data)
-                    left -= len(data)
-            if left or self.digest.hexdigest() != note["sha256"]:
-                raise ValueError
-            self.total, self.validator = note["total"], note["validator"]
-        except (OSError, ValueError, LookupError, TypeError):
-            self.begin()
-        self.noted = self.size
-        return self.size
-
-    def is_usable(self, expected: Expected) -> bool:
-        """Whether what is here can be gone on from, see `resume`."""
-        return bool(self.noted and (self.validator or expected.sha256))
-
-    def opened(self) -> BinaryIO:
-        """The partial file, cut to the bytes that count."""
-        descriptor = os.open(self.path, _FLAGS, 0o666)
-        file: Any = os.fdopen(descriptor, "r+b", buffering=0)
-        file.truncate(self.size)
-        file.seek(self.size)
-        return file
-
-    def write(self, file: BinaryIO, data: bytes) -> None:
-        """Appends, whole or with an OSError."""
-        view = memoryview(data)
-        while view:
-            view = view[file.write(view) :]
-        self._count(data)
-        if self.size - self.noted >= NOTE_EVERY:
-            self.note(file)
-
-    def note(self, file: BinaryIO) -> None:
-        """Writes down how far the file is, once that much is safely on disk."""
-        if self.size == self.noted:
-            return
-        with contextlib.suppress(OSError):
-            os.fsync(file.fileno())
-            values = {
-                "key": self.key,
-                "bytes": self.size,
-                "sha256": self.digest.hexdigest(),
-                "total": self.total,
-                "validator": self.validator,
-            }
-            write_json(self.beside, values)
-            self.noted = self.size
-
-    def finish(self) -> None:
-        """Gives the file its name."""
-        with self.path.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(self.path, self.target)
-        self.beside.unlink(missing_ok=True)
-
-    def drop(self) -> None:
-        """Removes what is here."""
-        for path in (self.path, self.beside):
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
-
-    def kept(self) -> str:
-        """What an interruption leaves, for people."""
-        if not self.noted or not self.path.exists():
-            return f"nothing of {self.target.name} is kept; run it again"
-        of = f" of {self.total / 1e6:,.1f}" if self.total else ""
-        return (
-            f"{self.noted / 1e6:,.1f}{of} MB are kept in {self.path}; run the same again to go on"
-        )
-
-    def _count(self, data: bytes) -> None:
-        self.size += len(data)
-        self.digest.update(data)
-        if len(self.head) < magic.HEAD:
-            self.head += data[: magic.HEAD - len(self.head)]

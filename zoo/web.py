@@ -6,48 +6,31 @@
 - Connecting, silence and a trickle have time limits; HTTP(S)_PROXY and NO_PROXY are respected.
 """
 
-import base64
 import contextlib
 import dataclasses
 import http.client
-import ipaddress
-import ssl
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from email.message import Message
 from email.utils import parsedate_to_datetime
-from typing import Any
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
+from keras_vit.zoo.connection import (
+    Broken,
+    SourceFailed,
+    TryLater,
+    basic,
+    connection_to,
+    is_loopback,
+    translated,
+)
 from keras_vit.zoo.sources import Web, parse
 
-CONNECT_SECONDS = 20.0
 STALL_SECONDS = 30.0
 MIN_BYTES_PER_STALL = 4096  # a server that sends less than this in STALL_SECONDS has stalled
 MAX_REDIRECTS = 8
 RETRY_AFTER_DEFAULT = 5.0  # seconds, where a busy server names none
 AGENT = "keras-vit"
-
-
-class SourceFailed(Exception):
-    """A source cannot give the file; the text says why, without the address, as part of a sentence."""
-
-    def __init__(self, text: str, status: int | None = None):
-        super().__init__(text)
-        self.status = status
-
-
-class Broken(SourceFailed):
-    """The connection failed in the middle: the same source may go on from there."""
-
-
-class TryLater(SourceFailed):
-    """The server asks to come back after some seconds."""
-
-    def __init__(self, text: str, seconds: float, status: int):
-        super().__init__(text, status)
-        self.seconds = seconds
 
 
 class Restart(Exception):
@@ -201,16 +184,6 @@ def origin(url: str) -> tuple[str, str, int]:
     return parts.scheme, (parts.hostname or "").lower(), port
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by name or address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def check_scheme(parts: SplitResult, access: Access, came_from: str | None = None) -> None:
     """Refuses everything but HTTPS, and HTTP where it is allowed.
 
@@ -240,8 +213,7 @@ def _redirect(url: str, target: str) -> str:
 
 def _credentials(parts: SplitResult, access: Access) -> str | None:
     if parts.username is not None:
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        return "Basic " + base64.b64encode(pair.encode()).decode()
+        return basic(parts)
     return f"Bearer {access.token}" if access.token else None
 
 
@@ -251,7 +223,7 @@ def _sent(
 ) -> Iterator[http.client.HTTPResponse]:
     """The response to one request over a connection of its own."""
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    connection, target, headers = _connection(parts, target, headers)
+    connection, target, headers = connection_to(parts, target, headers)
     try:
         with translated(parts.hostname or "", SourceFailed):
             connection.connect()
@@ -262,43 +234,6 @@ def _sent(
             yield response
     finally:
         connection.close()
-
-
-def _connection(parts: SplitResult, target: str, headers: dict[str, str]) -> tuple[Any, str, dict]:
-    """A connection to a host, or to the proxy that the environment names for it."""
-    host = parts.hostname or ""
-    netloc = parts.netloc.rpartition("@")[2]
-    proxy = None
-    if not is_loopback(host) and not urllib.request.proxy_bypass(host):
-        proxy = urllib.request.getproxies().get(parts.scheme)
-    context = ssl.create_default_context() if parts.scheme == "https" else None
-    if proxy is None:
-        if context is not None:
-            made = http.client.HTTPSConnection(
-                host, parts.port, timeout=CONNECT_SECONDS, context=context
-            )
-            return made, target, headers
-        return (
-            http.client.HTTPConnection(host, parts.port, timeout=CONNECT_SECONDS),
-            target,
-            headers,
-        )
-    about = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    if about.scheme != "http" or not about.hostname:
-        raise SourceFailed(f"is behind the proxy {about.scheme}://, which is not supported")
-    # A proxy is named by the user; what it is told about itself stays with it.
-    own = {}
-    if about.username is not None:
-        own["Proxy-Authorization"] = _credentials(about, Access()) or ""
-    port = about.port or 80
-    if context is not None:
-        made = http.client.HTTPSConnection(
-            about.hostname, port, timeout=CONNECT_SECONDS, context=context
-        )
-        made.set_tunnel(host, parts.port or 443, own)
-        return made, target, headers
-    made = http.client.HTTPConnection(about.hostname, port, timeout=CONNECT_SECONDS)
-    return made, f"http://{netloc}{target}", {**headers, **own}
 
 
 def _reader(response: http.client.HTTPResponse, length: int | None) -> Callable[[int], bytes]:
@@ -324,27 +259,6 @@ def _reader(response: http.client.HTTPResponse, length: int | None) -> Callable[
         return data
 
     return read
-
-
-@contextlib.contextmanager
-def translated(host: str, kind: type[SourceFailed] = Broken) -> Iterator[None]:
-    """Turns what a connection can raise into the end of a sentence, of the given kind."""
-    try:
-        yield
-    except ssl.SSLCertVerificationError as error:
-        raise SourceFailed(
-            f"has a certificate that is not trusted ({error.verify_message})"
-        ) from None
-    except TimeoutError:
-        raise kind(f"{host} does not answer in time") from None
-    except http.client.IncompleteRead:
-        raise kind("broke off in the middle") from None
-    except ConnectionResetError:
-        raise kind(f"{host} closed the connection") from None
-    except http.client.HTTPException as error:
-        raise kind(f"{host} does not speak HTTP ({type(error).__name__})") from None
-    except OSError as error:
-        raise kind(f"{host} cannot be reached ({error.strerror or error})") from None
 
 
 def _content_range(text: str) -> tuple[int, int | None]:

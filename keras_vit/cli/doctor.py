@@ -132,8 +132,8 @@ def _folders() -> Iterator[Check]:
     from keras_vit.zoo.fetch import MIRROR_VARIABLE, cache_folder
 
     mirror = os.environ.get(MIRROR_VARIABLE, "")
-    if "://" in mirror:
-        yield Check(MIRROR_VARIABLE, "wrong", f"{mirror} is an address", "name a directory")
+    if mirror.startswith(("https://", "http://")):
+        yield Check(MIRROR_VARIABLE, "ok", f"{mirror} (a server, not asked)")
     elif mirror and not Path(mirror).expanduser().is_dir():
         yield Check(MIRROR_VARIABLE, "wrong", f"{mirror} is no directory", "name one, or unset it")
     elif mirror:
