@@ -310,6 +310,7 @@ class ResNetBody:
         padding: `same` as TensorFlow pads (more at the end), `fixed` symmetrically by half the
             kernel whatever the size.
         pool_border: what the root's max-pool sees beyond the border, `-inf` (nothing) or `zero`.
+        root_channels: channels after the root; None for 64 x `width_factor`.
 
     Raises:
         ValueError: a field is out of range; the message names it and the legal values.
@@ -324,6 +325,7 @@ class ResNetBody:
     norm_groups: int = 32
     padding: str = "same"
     pool_border: str = "-inf"
+    root_channels: int | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "block_units", tuple(int(n) for n in self.block_units))
@@ -332,11 +334,12 @@ class ResNetBody:
             raise ValueError(
                 f"block_units must be at most 8 stages of 1 to 1000 units, got {self.block_units}."
             )
-        if self.root_width % self.norm_groups or self.root_width <= 0:
-            raise ValueError(
-                f"norm_groups must divide the root's {self.root_width} channels (64 x width_factor), "
-                f"got {self.norm_groups}."
-            )
+        for width in (self.root_width, *(self.stage_width(0) for _ in self.block_units[:1])):
+            if width <= 0 or self.norm_groups <= 0 or width % self.norm_groups:
+                raise ValueError(
+                    f"norm_groups must divide the root's {width} channels (64 x width_factor), got "
+                    f"{self.norm_groups}."
+                )
         for field in ("weight_epsilon", "norm_epsilon"):
             if not getattr(self, field) > 0.0:
                 raise ValueError(f"{field} must be positive, got {getattr(self, field)!r}.")
@@ -349,11 +352,11 @@ class ResNetBody:
     @property
     def root_width(self) -> int:
         """Channels after the root."""
-        return int(64 * self.width_factor)
+        return int(64 * self.width_factor) if self.root_channels is None else self.root_channels
 
     def stage_width(self, stage: int) -> int:
         """Channels inside the units of a stage, counted from 0; its output has four times as many."""
-        return self.root_width * 2**stage
+        return int(64 * self.width_factor) * 2**stage
 
     @property
     def num_features(self) -> int:

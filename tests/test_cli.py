@@ -234,7 +234,7 @@ BAD = {
     "no match": (["list", "X*"], "no model matches"),
     "missing weights": (["predict", "ViT-H/14", "{image}"], "not on this machine"),
     "missing file": (["predict", "gone.npz", "{image}"], "does not exist"),
-    "not a checkpoint": (["predict", "{text}", "{image}"], "not an npz file"),
+    "not a checkpoint": (["predict", "{text}", "{image}"], "not an npz, safetensors"),
     "no artifact": (["predict", "{images}", "{image}"], "neither a SavedModel folder"),
     "no head": (["predict", "{bare}", "{image}"], "no usable head"),
     "unknown data": (["evaluate", "ViT-Mini/4", "--data", "nothing"], "use folder:PATH"),

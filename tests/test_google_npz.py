@@ -210,7 +210,7 @@ def test_files_are_known_by_content(tmp_path):
     load_weights(VisionModel(SPEC), renamed)
     text = tmp_path / "text.npz"
     text.write_text("404 Not Found")
-    with pytest.raises(ValueError, match="is not an npz file"):
+    with pytest.raises(ValueError, match="not an npz, safetensors, HDF5"):
         load_weights(VisionModel(SPEC), text)
 
 

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.card import Card
 from keras_vit.spec import ViTSpec
-from keras_vit.zoo.formats import write_weights
+from keras_vit.zoo import loading
+from keras_vit.zoo.formats import google_npz, read_weights, values_of, write_weights
 from keras_vit.zoo.variants import VARIANTS
 
 ORACLES = Path(__file__).parent / "oracles"
@@ -412,3 +414,32 @@ def official_shapes(spec: ViTSpec) -> dict[str, tuple[int, ...]]:
             shapes[f"{block}/MlpBlock_3/{name}/kernel"] = (n_in, n_out)
             shapes[f"{block}/MlpBlock_3/{name}/bias"] = (n_out,)
     return shapes
+
+
+def test_a_copy_without_the_head_of_zeros_loads_with_zeros(tmp_path, monkeypatch):
+    """Hugging Face's copies of the ImageNet-21k releases leave the head of zeros out."""
+    spec = dataclasses.replace(TINY, representation_size=24)
+    model = random_model(spec)
+    card = Card("ViT-B/16", "orig_in21k", num_classes=10, usable_head=False)
+    arrays = google_npz.to_arrays(values_of(model), spec)
+    without = {key: value for key, value in arrays.items() if not key.startswith("head/")}
+    with pytest.warns(UserWarning, match="no usable head"):
+        loaded = loading.make_model(
+            loading.Checkpoint(spec, card, read_weights(without)),
+            {},
+            new_head=False,
+            posemb_resize=None,
+            dtype=None,
+        )
+    values = values_of(loaded)
+    assert not values["head/kernel"].any()
+    np.testing.assert_array_equal(values["pre_logits/kernel"], arrays["pre_logits/kernel"])
+    usable = dataclasses.replace(card, usable_head=True)
+    with pytest.raises(ValueError, match="- head/kernel"):
+        loading.make_model(
+            loading.Checkpoint(spec, usable, read_weights(without)),
+            {},
+            new_head=False,
+            posemb_resize=None,
+            dtype=None,
+        )

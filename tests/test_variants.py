@@ -107,7 +107,7 @@ def test_resnets_have_the_official_counts_and_widths(name):
 
 def test_bit_and_the_v1_network_differ_in_every_rule():
     bit, v1 = VARIANTS["BiT-R50x1"].spec.body, VARIANTS["ResNet-GN-R50x1"].spec.body
-    same = {"block_units", "width_factor", "norm_groups"}
+    same = {"block_units", "width_factor", "norm_groups", "root_channels"}
     fields = {field.name for field in dataclasses.fields(bit)} - same
     assert all(getattr(bit, field) != getattr(v1, field) for field in fields)
     assert v1 == VARIANTS["R50+ViT-L/32"].spec.resnet

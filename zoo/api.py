@@ -1,7 +1,6 @@
 """The public functions: from a name, a file or a spec to a model, and back to a file."""
 
 import fnmatch
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +14,6 @@ from keras_vit.zoo.variants import VARIANTS
 
 if TYPE_CHECKING:
     from keras_vit.model import VisionModel
-
-FORMATS = ("google_npz",)
 
 
 def list_models(
@@ -189,32 +186,32 @@ def save_weights_as(
     dtype: str = "float32",
     force: bool = False,
 ) -> Path:
-    """Writes weights in a published layout, and beside it a JSON with spec, labels, preprocessing.
+    """Writes weights in a published layout, and with them a JSON with spec, labels, preprocessing.
 
     Args:
         model: a model of this package.
-        path: target, `.npz`.
-        format: `google_npz`, the layout of the official checkpoints.
+        path: target, a file with the format's suffix or, for formats without one, a folder.
+        format: `google_npz` (.npz, the official layout), `timm` (.safetensors, a state dict),
+            `huggingface` (a folder), `keras_hub` (a folder, a preset), `keras_weights`
+            (.weights.h5, as `save_weights` writes it).
         dtype: `float32`, or `float16` to halve the file.
-        force: replace an existing file.
+        force: replace an existing file, or a folder that holds nothing but weights and JSON.
 
     Raises:
-        ValueError: unknown format, or something the layout cannot hold.
-        FileExistsError: the file exists and `force` is not given.
+        ValueError: unknown format, another suffix, or something the layout cannot hold.
+        FileExistsError: the target exists and is not to be, or cannot be, replaced.
     """
-    from keras_vit.zoo.formats import sidecar, write_weights
+    from keras_vit.zoo.formats import FORMATS, write_weights
 
     path = Path(path)
     if format not in FORMATS:
         raise ValueError(f"format must be one of {list(FORMATS)}, got {format!r}.")
+    if not path.name.endswith(FORMATS[format]):
+        raise ValueError(f"{format} is written to a file {FORMATS[format]}, got {str(path)!r}.")
     if path.exists() and not force:
         raise FileExistsError(f"{path} exists: give another path, or force=True to replace it.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise OSError(f"{path.parent} is no folder that can be written to: give another path.")
-    write_weights(model, path, format=format, dtype=dtype)
     about = {"spec": model.spec.to_dict(), "card": model.card.to_dict() if model.card else None}
-    beside = sidecar(path)
-    part = beside.with_name(f".{beside.name}.part")
-    part.write_text(json.dumps(about, indent=1), "utf-8")
-    os.replace(part, beside)
+    write_weights(model, path, format=format, dtype=dtype, about=about)
     return path

@@ -3,24 +3,18 @@
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from keras_vit.posemb import infer_grid
 from keras_vit.spec import HybridSpec, MixerSpec, ResNetBody, ResNetSpec, Spec, ViTSpec
 from keras_vit.zoo.formats.entry import Entry
 from keras_vit.zoo.formats.keys import Weights
-
-# The rules of BiT, which its files cannot tell; those of hybrids are the defaults.
-BIT_RULES = {
-    "preactivation": True,
-    "weight_standardization": "var",
-    "weight_epsilon": 1e-10,
-    "norm_epsilon": 1e-5,
-    "padding": "fixed",
-    "pool_border": "zero",
-}
+from keras_vit.zoo.variants import BIT_NUMERICS, VARIANTS
 
 
-def spec_of(weights: Weights, *, image_size: tuple[int, int] | None = None) -> Spec:
+def spec_of(
+    weights: Weights, *, image_size: tuple[int, int] | None = None, like: Spec | None = None
+) -> Spec:
     """The network that weights were saved from.
 
     Pooling cannot be read off weights alone: with a class token it is taken to be `token`, with an
@@ -30,6 +24,7 @@ def spec_of(weights: Weights, *, image_size: tuple[int, int] | None = None) -> S
     Args:
         weights: of a file.
         image_size: for files without a table, or whose table is not square.
+        like: the network that is expected; tells the number of heads where the file does not.
 
     Raises:
         ValueError: no known network, or nothing tells the image size or the number of heads.
@@ -39,11 +34,11 @@ def spec_of(weights: Weights, *, image_size: tuple[int, int] | None = None) -> S
         return _mixer(weights, image_size)
     if "conv_root/kernel" in found and "embedding/kernel" not in found:
         return _resnet(weights, image_size)
-    return _vit(weights, image_size)
+    return _vit(weights, image_size, like)
 
 
-def _vit(weights: Weights, image_size: tuple[int, int] | None) -> ViTSpec:
-    found = weights.entries
+def _vit(weights: Weights, image_size: tuple[int, int] | None, like: Spec | None) -> ViTSpec:
+    found, facts = weights.entries, dict(weights.facts)
     swiglu = "encoderblock_0/mlp/gate/kernel" in found
     mlp = "encoderblock_0/mlp/gate/kernel" if swiglu else "encoderblock_0/mlp/dense1/kernel"
     bare = "conv_root/kernel" in found and not _count(found, r"encoderblock_(\d+)/.*")
@@ -52,7 +47,7 @@ def _vit(weights: Weights, image_size: tuple[int, int] | None) -> ViTSpec:
     if missing := [key for key in needed if key not in found]:
         raise ValueError(f"{weights.name} is no Vision Transformer: it lacks {missing}.")
     height, width, channels, size = found["embedding/kernel"].shape
-    body = _body(found) if "conv_root/kernel" in found else None
+    body = _body(found, facts.pop("body", {})) if "conv_root/kernel" in found else None
     distilled = "dist/token" in found
     prefixes = (0, 1 + int(distilled)) if "cls/token" in found else (0,)
     table = found.get("posembed_input/table")
@@ -64,7 +59,7 @@ def _vit(weights: Weights, image_size: tuple[int, int] | None) -> ViTSpec:
             stride = 2 ** (2 + max(len(body.block_units) - 1, 0)) if body else 1
             image_size = (grid[0] * height * stride, grid[1] * width * stride)
         except ValueError:  # not square, so only the caller can know
-            if image_size is None and "image_size" not in weights.facts:
+            if image_size is None and "image_size" not in facts:
                 raise
     fields = {
         "hidden_size": size,
@@ -83,32 +78,51 @@ def _vit(weights: Weights, image_size: tuple[int, int] | None) -> ViTSpec:
         "layer_scale": 1e-5 if "encoderblock_0/scale1/scale" in found else None,
         "ffn": "swiglu" if swiglu else "mlp",
         **({"num_heads": 1} if bare else {}),
-        **weights.facts,
+        **facts,
     }
     if fields["image_size"] is None:
         raise ValueError(f"{weights.name} has no position table: give image_size.")
     if "num_heads" not in fields:
-        raise ValueError(
-            f"{weights.name} does not tell its number of heads: load it with weights= of a named model."
-        )
+        fields["num_heads"] = _heads(fields, weights.name, like)
     return HybridSpec(**fields, resnet=body) if body else ViTSpec(**fields)
+
+
+def _heads(fields: Mapping[str, Any], name: str, like: Spec | None) -> int:
+    """Heads of a network whose file does not tell them: those of the expected network, of a known one
+    of the same sizes, or as many as are 64 wide, which all of the paper's but H, g and G have."""
+    if isinstance(like, ViTSpec) and like.hidden_size == fields["hidden_size"]:
+        return like.num_heads
+    sizes = ("hidden_size", "mlp_dim", "num_layers")
+    for variant in VARIANTS.values():
+        if all(getattr(variant.spec, field, None) == fields[field] for field in sizes):
+            if isinstance(variant.spec, ViTSpec):
+                return variant.spec.num_heads
+    if fields["hidden_size"] % 64:
+        raise ValueError(
+            f"{name} does not tell its number of heads: load it with weights= of a named model or a spec."
+        )
+    return fields["hidden_size"] // 64
 
 
 def _resnet(weights: Weights, image_size: tuple[int, int] | None) -> ResNetSpec:
     return ResNetSpec(
-        body=_body(weights.entries),
+        body=_body(weights.entries, weights.facts.get("body", {})),
         in_channels=weights.entries["conv_root/kernel"].shape[2],
         num_classes=_classes(weights.entries),
         image_size=image_size or weights.facts.get("image_size") or (224, 224),
     )
 
 
-def _body(found: Mapping[str, Entry]) -> ResNetBody:
+def _body(found: Mapping[str, Entry], facts: Mapping[str, Any]) -> ResNetBody:
     stages = _count(found, r"block(\d+)_unit\d+/.*")
+    root = found["conv_root/kernel"].shape[3]
+    width = found["block1_unit1/conv1/kernel"].shape[3] if stages else root
+    rules = {} if "gn_root/scale" in found else BIT_NUMERICS  # files cannot tell them
     return ResNetBody(
         tuple(_count(found, rf"block{i}_unit(\d+)/.*") for i in range(1, stages + 1)),
-        found["conv_root/kernel"].shape[3] / 64,
-        **({} if "gn_root/scale" in found else BIT_RULES),
+        width / 64,
+        **{**rules, **facts},
+        root_channels=None if root == width else root,
     )
 
 

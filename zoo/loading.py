@@ -191,12 +191,22 @@ def of_name(name: str, weights: Any, cache_dir: Any, offline: bool | None) -> Ch
     if weights is None:
         return Checkpoint(VARIANTS[variant].spec)
     if weights != "default":
-        if path := as_path(weights):
+        if not _is_tag(variant, weights) and (path := as_path(weights)):
             return _with_file(path, VARIANTS[variant].spec, variant)
         tag = names.resolve_tag(variant, str(weights))
     card = known_card(variant, tag or names.default_tag(variant))
     path = fetch(card, cache_dir=cache_dir, offline=offline)
     return Checkpoint(card_spec(card), card, read_weights(path))
+
+
+def _is_tag(variant: str, weights: Any) -> bool:
+    """Whether a word is a tag, which it is before it is the name of a file or folder."""
+    if not isinstance(weights, str) or set(weights) & {"/", os.sep, "."}:
+        return False
+    try:
+        return bool(names.resolve_tag(variant, weights))
+    except ValueError:
+        return False
 
 
 # What makes two networks different ones; the rest is a matter of head, resolution and numerics.
@@ -219,13 +229,15 @@ TRUNK = ("block_units", "width_factor", "preactivation")
 def _with_file(path: Path, spec: Spec, variant: str | None = None) -> Checkpoint:
     """A file for a known architecture: head, resolution and pooling are the file's, the rest the spec's.
 
-    Where the published checkpoints of the variant fit any patch size, so does a file for it, under the
-    same rules.
+    Positions and patches are resized by the rules of the variant's published checkpoints, whatever the
+    container would do, unless the file has a card of its own.
     """
     checkpoint = of_file(path, spec.image_size, spec)
     theirs = checkpoint.spec
-    kin = (c for c in all_cards().values() if c.variant == variant and c.patch_resize)
-    rules = checkpoint.card or next(kin, None)
+    rules = checkpoint.card
+    if variant and (rules is None or rules.variant == "custom"):  # told by the container only
+        kin = [card for card in all_cards().values() if card.variant == variant]
+        rules = next((c for c in kin if c.patch_resize), None) or next(iter(kin), rules)
     checkpoint = dataclasses.replace(checkpoint, patch_resize=rules and rules.patch_resize)
     differ = {
         field: (found, wanted)
@@ -248,8 +260,10 @@ def _with_file(path: Path, spec: Spec, variant: str | None = None) -> Checkpoint
         fields["representation_size"] = theirs.representation_size
         fields["pool"] = theirs.pool if theirs.has_cls != spec.has_cls else spec.pool
     if rules and checkpoint.weights:
-        weights = dataclasses.replace(checkpoint.weights, posemb_resize=rules.posemb_resize)
-        checkpoint = dataclasses.replace(checkpoint, weights=weights)
+        method = rules.posemb_resize
+        weights = dataclasses.replace(checkpoint.weights, posemb_resize=method)
+        card = checkpoint.card and dataclasses.replace(checkpoint.card, posemb_resize=method)
+        checkpoint = dataclasses.replace(checkpoint, weights=weights, card=card)
     return dataclasses.replace(checkpoint, spec=dataclasses.replace(spec, **fields))
 
 
@@ -292,7 +306,7 @@ def make_model(
     skip = []
     if makes_head:
         skip = [HEADS, r"pre_logits/.*"]
-    elif not target.num_classes:
+    elif not target.num_classes or _leaves_out_head(card, weights):
         skip = [HEADS]
     if checkpoint.any_patch or "patch_size" in changes:
         weights = adapt.with_patches(weights, target.patch_size)
@@ -307,6 +321,11 @@ def make_model(
     )
     _warn(model, checkpoint, makes_head)
     return model
+
+
+def _leaves_out_head(card: Card | None, weights: Weights) -> bool:
+    """Whether this copy of a checkpoint has no head because the published one is all zeros."""
+    return card is not None and not card.usable_head and "head/kernel" not in weights.entries
 
 
 def _card_of(card: Card | None, target: Spec, makes_head: bool) -> Card | None:

@@ -26,7 +26,7 @@ class LoadReport:
 
     Attributes:
         loaded: model variables that took a value.
-        unused: checkpoint keys left out on request.
+        unused: checkpoint keys left out on request, or of no network here (an autoencoder's decoder).
         resized: (old grid, new grid) of the position table, or None.
     """
 
@@ -58,7 +58,9 @@ def load_weights(
     Raises:
         ValueError: one message with every missing (-), extra (+) and mis-shaped (!) key.
     """
-    weights = source if isinstance(source, Weights) else read_weights(source, verify=True)
+    weights = source
+    if not isinstance(weights, Weights):
+        weights = read_weights(weights, verify=True, spec=model.spec)
     paths = [v.path for v in model.weights]
     values, report = fitted(
         weights,
@@ -183,7 +185,7 @@ def fitted(
         for path in variables
     }
     resized = (old_grid, spec.grid) if old_grid else None
-    return readers, LoadReport(tuple(variables), unused, resized)
+    return readers, LoadReport(tuple(variables), (*unused, *weights.ignored), resized)
 
 
 def _compare(weights: Weights, spec: Spec, variables: Mapping[str, tuple[int, ...]]) -> list[str]:

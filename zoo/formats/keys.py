@@ -3,7 +3,8 @@
 A row is `(key in the file, variable of the model)` or `(key, variable, form)`:
 
 - `{i}` stands for a number and `{i+1}` for the same number counted from one more; `{i:02}` is written
-  with two digits; `{leaf}` stands for a word (`kernel`, `bias`, `scale`);
+  with two digits; `{_i}` is nothing for 0 and `_1`, `_2` afterwards, as Keras numbers its layers;
+  `{leaf}` stands for a word (`kernel`, `bias`, `scale`);
 - `a|b|c` between braces on the model's side: the array in the file holds these variables one after
   the other along its first axis, in equal parts (a fused query, key and value);
 - the form says how an array in the file differs from the variable, see `FORMS`.
@@ -50,7 +51,7 @@ FORMS: dict[str, tuple[Callable, Callable]] = {
         lambda a: a.reshape(a.shape[:2]).T,
         lambda a, spec: a.T.reshape(*a.shape[::-1], 1, 1),
     ),
-    "token": (lambda a: a.reshape(1, 1, -1), lambda a, spec: a),
+    "batched": (lambda a: a[None], lambda a, spec: a[0]),
 }
 
 
@@ -67,6 +68,8 @@ class Weights:
         table: rows of the format, which tell a variable's key.
         facts: fields of the spec that the file tells beyond its shapes (heads, numerics).
         posemb_resize: the rule for other resolutions where no card says one.
+        known: fields of a card that the container tells (class names, preprocessing).
+        ignored: keys that belong to no network here, such as the decoder of an autoencoder.
     """
 
     name: str
@@ -76,6 +79,8 @@ class Weights:
     table: Table = ()
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
     posemb_resize: str = "align_corners"
+    known: dict[str, Any] = dataclasses.field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,7 +250,7 @@ def _first(matches) -> tuple[_Row | None, dict[str, Any]]:
     return next(((row, found) for row, found in matches if found is not None), (None, {}))
 
 
-_HOLE = re.compile(r"\{(\w+?)(?:\+(\d+))?(?::(\d+))?\}")
+_HOLE = re.compile(r"\{(_?)([a-z]\w*?)(?:\+(\d+))?(?::(\d+))?\}")
 
 
 @functools.cache
@@ -254,10 +259,12 @@ def _pattern(template: str) -> tuple[re.Pattern, dict[str, int]]:
     text, offsets, end = "", {}, 0
     for hole in _HOLE.finditer(template):
         text += re.escape(template[end : hole.start()])
-        name, offset = hole[1], hole[2]
-        is_number = len(name) == 1
-        text += rf"(?P<{name}>\d+)" if is_number else rf"(?P<{name}>\w+)"
-        if is_number:
+        counted, name, offset = hole[1], hole[2], hole[3]
+        if len(name) > 1:
+            text += rf"(?P<{name}>\w+)"
+        else:
+            number = rf"(?P<{name}>\d+)"
+            text += f"(?:_{number})?" if counted else number
             offsets[name] = int(offset or 0)
         end = hole.end()
     return re.compile(text + re.escape(template[end:])), offsets
@@ -268,16 +275,19 @@ def _match(template: str, text: str) -> dict[str, Any] | None:
     if (match := pattern.fullmatch(text)) is None:
         return None
     return {
-        name: int(value) - offsets[name] if name in offsets else value
+        name: int(value or 0) - offsets[name] if name in offsets else value
         for name, value in match.groupdict().items()
     }
 
 
 def _render(template: str, values: dict[str, Any]) -> str:
     def fill(hole: re.Match) -> str:
-        value = values[hole[1]]
-        if isinstance(value, int):
-            return f"{value + int(hole[2] or 0):0{hole[3] or '1'}d}"
-        return value
+        value = values[hole[2]]
+        if not isinstance(value, int):
+            return value
+        value += int(hole[3] or 0)
+        if hole[1]:
+            return f"_{value}" if value else ""
+        return f"{value:0{hole[4] or '1'}d}"
 
     return _HOLE.sub(fill, template)
