@@ -118,7 +118,7 @@ def _module(path: Path):
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     """A web server on this machine (tests/loopback.py), an empty cache, short waits."""
-    from keras_vit.zoo import download, hub, web
+    from keras_vit.zoo.fetching import download, hub, web
 
     module = _module(Path(__file__).with_name("loopback.py"))
     for name in [n for n in os.environ if n.startswith(("KERAS_VIT_", "HF_"))]:

@@ -12,7 +12,7 @@ from keras_vit.card import Card, Preprocessing
 from keras_vit.train.recipes.fashion_mnist import EIGHT
 from keras_vit.zoo import cards, vtab
 from keras_vit.zoo.cards import all_cards, card_spec
-from keras_vit.zoo.sources import Hub, check_container, parse
+from keras_vit.zoo.fetching.sources import Hub, check_container, parse
 from keras_vit.zoo.variants import VARIANTS
 
 HERE = Path(__file__).parent

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from keras_vit.card import Card
-from keras_vit.zoo import download, lock, web
-from keras_vit.zoo.addresses import fetch_url
 from keras_vit.zoo.fetch import cap_of, fetch, find
+from keras_vit.zoo.fetching import download, lock, web
+from keras_vit.zoo.fetching.addresses import fetch_url
 
 FILE = "bucket/folder/w.npz"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from keras_vit.card import Card
-from keras_vit.zoo import bucket, hub, lock, web
-from keras_vit.zoo.addresses import entries, fetch_repo, fetch_url
 from keras_vit.zoo.fetch import fetch, find
-from keras_vit.zoo.sources import Bucket, Hub, Web, parse
+from keras_vit.zoo.fetching import bucket, hub, lock, web
+from keras_vit.zoo.fetching.addresses import entries, fetch_repo, fetch_url
+from keras_vit.zoo.fetching.sources import Bucket, Hub, Web, parse
 
 COMMIT, NEWER = "a" * 40, "b" * 40
 REPO = "hf://org/repo"
@@ -355,7 +355,7 @@ def test_the_environment_names_the_hub_and_its_caches(server, repo, tmp_path):
     """As a user sets them, before Python starts."""
     repo({"config.json": CONFIG, "model.safetensors": MODEL})
     code = (
-        "from keras_vit.zoo.addresses import fetch_repo\n"
+        "from keras_vit.zoo.fetching.addresses import fetch_repo\n"
         f"print(fetch_repo('hf://org/repo@{COMMIT}'))\n"
         "import sys; assert not {'keras', 'tensorflow', 'jax'} & set(sys.modules)\n"
     )

@@ -18,10 +18,11 @@ import pytest
 
 from keras_vit.card import Card
 from keras_vit.cli import run
-from keras_vit.zoo import cards, download, lock, partial
-from keras_vit.zoo.addresses import fetch_url
+from keras_vit.zoo import cards
 from keras_vit.zoo.fetch import CACHE_VARIABLE, cache_folder, fetch, find
-from keras_vit.zoo.process_lock import one_process
+from keras_vit.zoo.fetching import download, lock, partial
+from keras_vit.zoo.fetching.addresses import fetch_url
+from keras_vit.zoo.fetching.process_lock import one_process
 
 _buffer = io.BytesIO()
 np.savez(_buffer, a=np.random.default_rng(0).normal(size=60_000))
@@ -52,8 +53,8 @@ def until(condition, seconds: float = 20.0) -> None:
 
 FETCH = """
 import sys
-from keras_vit.zoo import partial
-from keras_vit.zoo.addresses import fetch_url
+from keras_vit.zoo.fetching import partial
+from keras_vit.zoo.fetching.addresses import fetch_url
 partial.NOTE_EVERY = 50_000
 print(fetch_url(sys.argv[1], progress=True).stat().st_size)
 """
@@ -97,7 +98,7 @@ def test_what_a_killed_process_left_is_gone_on_with_and_its_lock_is_free(server,
 
 def test_the_lock_of_a_target_is_held_by_one_and_left_by_none(tmp_path):
     code = (
-        "import sys, pathlib\nfrom keras_vit.zoo.process_lock import one_process\n"
+        "import sys, pathlib\nfrom keras_vit.zoo.fetching.process_lock import one_process\n"
         "with one_process(pathlib.Path(sys.argv[1]), lambda: print('waiting', flush=True)):\n"
         "    print('mine', flush=True)\n"
     )
@@ -391,7 +392,7 @@ def test_progress_is_lines_where_there_is_no_terminal(server, capsys):
 def test_progress_is_a_bar_with_size_and_rate_in_a_terminal(server):
     """On a pseudo-terminal, as a person sees it."""
     primary, secondary = os.openpty()
-    code = "import sys; from keras_vit.zoo.addresses import fetch_url; fetch_url(sys.argv[1])"
+    code = "import sys; from keras_vit.zoo.fetching.addresses import fetch_url; fetch_url(sys.argv[1])"
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", code, server.put("/w.npz", DATA, delay=0.3)],

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from keras_vit.card import Card
-from keras_vit.zoo import cards, fetch, hub, places
+from keras_vit.zoo import cards, fetch
 from keras_vit.zoo.cards import all_cards
 from keras_vit.zoo.fetch import PREDICTION_SLACK, find
+from keras_vit.zoo.fetching import hub, places
 
 DATA = b"weights of a test"
 FILE = "bucket/folder/File 1.npz"

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keras_vit.card import Card
-from keras_vit.zoo import lock
-from keras_vit.zoo.places import (
+from keras_vit.zoo.fetching import lock
+from keras_vit.zoo.fetching.places import (
     CACHE_VARIABLE,
     MIRROR_VARIABLE,
     PREDICTION_SLACK,
@@ -31,11 +31,11 @@ from keras_vit.zoo.places import (
     plain_host,
     wants_offline,
 )
-from keras_vit.zoo.sources import Hub, cache_key, check_container
+from keras_vit.zoo.fetching.sources import Hub, cache_key, check_container
 
 if TYPE_CHECKING:
-    from keras_vit.zoo.download import Expected
-    from keras_vit.zoo.reporting import Progress
+    from keras_vit.zoo.fetching.download import Expected
+    from keras_vit.zoo.fetching.reporting import Progress
 
 __all__ = [
     "CACHE_VARIABLE",
@@ -155,7 +155,7 @@ def lock_entry(card: Card, cache_dir: str | os.PathLike | None = None) -> lock.E
 
 
 def _from_sources(card: Card, folder: Path, tries: list[Candidate], progress: "Progress") -> Path:
-    from keras_vit.zoo.web import SourceFailed
+    from keras_vit.zoo.fetching.web import SourceFailed
 
     failures = []
     for candidate in tries:
@@ -170,7 +170,7 @@ def _from_sources(card: Card, folder: Path, tries: list[Candidate], progress: "P
 
 
 def _from_source(card: Card, folder: Path, candidate: Candidate, progress: "Progress") -> Path:
-    from keras_vit.zoo.bring import bring
+    from keras_vit.zoo.fetching.bring import bring
 
     def is_good(path: Path, key: str) -> bool:
         try:
@@ -191,7 +191,7 @@ def _from_source(card: Card, folder: Path, candidate: Candidate, progress: "Prog
 
 
 def _expected(card: Card, published: bool) -> "Expected":
-    from keras_vit.zoo.download import Expected
+    from keras_vit.zoo.fetching.download import Expected
 
     if not published:
         return Expected(cap_of(card))

@@ -16,6 +16,7 @@ from keras_vit.zoo import adapt, names
 from keras_vit.zoo.augreg import known_card
 from keras_vit.zoo.cards import all_cards, card_spec
 from keras_vit.zoo.fetch import fetch
+from keras_vit.zoo.fetching.sources import NETWORK
 from keras_vit.zoo.formats import read_weights, sidecar
 from keras_vit.zoo.formats.configs import read_config
 from keras_vit.zoo.formats.detect import what_is
@@ -23,7 +24,6 @@ from keras_vit.zoo.formats.entry import Entry
 from keras_vit.zoo.formats.keras_file import load_keras_file
 from keras_vit.zoo.formats.keys import Weights
 from keras_vit.zoo.infer import spec_of
-from keras_vit.zoo.sources import NETWORK
 from keras_vit.zoo.variants import VARIANTS
 from keras_vit.zoo.weights import model_of
 
@@ -75,7 +75,7 @@ def fetched(value: Any, cache_dir: Any, offline: bool | None) -> Any:
         return value
     if card := _card_at(value):
         return fetch(card, cache_dir=cache_dir, offline=offline)
-    from keras_vit.zoo.addresses import fetch_repo, fetch_url
+    from keras_vit.zoo.fetching.addresses import fetch_repo, fetch_url
 
     by_scheme = fetch_repo if value.startswith("hf://") else fetch_url
     return by_scheme(value, cache_dir=cache_dir, offline=offline)

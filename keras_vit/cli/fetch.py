@@ -85,7 +85,7 @@ def lock(
     and fetching refuse other files than it lists.
     """
     from keras_vit.zoo.fetch import cache_folder
-    from keras_vit.zoo.lock import entries_of, lock_values, write_json
+    from keras_vit.zoo.fetching.lock import entries_of, lock_values, write_json
 
     check_file(output, (".lock", ".json"), force)
     folder = cache_folder(cache_dir)
@@ -102,14 +102,14 @@ def lock(
 
 
 def _is_address(name: str) -> bool:
-    from keras_vit.zoo.sources import NETWORK
+    from keras_vit.zoo.fetching.sources import NETWORK
 
     return name.startswith(NETWORK)
 
 
 def _fetch(name: str, cache_dir: Path | None, offline: bool | None) -> Path:
     if _is_address(name):
-        from keras_vit.zoo.addresses import fetch_repo, fetch_url
+        from keras_vit.zoo.fetching.addresses import fetch_repo, fetch_url
 
         by = fetch_repo if name.startswith("hf://") else fetch_url
         return by(name, cache_dir=cache_dir, offline=offline, progress=True)
@@ -121,7 +121,7 @@ def _fetch(name: str, cache_dir: Path | None, offline: bool | None) -> Path:
 
 def _plan(name: str, cache_dir: Path | None) -> _Plan:
     if _is_address(name):
-        from keras_vit.zoo.addresses import planned
+        from keras_vit.zoo.fetching.addresses import planned
 
         target, here = planned(name, cache_dir)
         return _Plan(name, name, _size(here) if here else None, False, target, _text(here))
@@ -159,7 +159,7 @@ def _size(path: Path) -> int:
 def _entries(name: str, cache_dir: Path | None) -> list:
     """What a lock file lists for one name."""
     if _is_address(name):
-        from keras_vit.zoo.addresses import entries
+        from keras_vit.zoo.fetching.addresses import entries
 
         return entries(name, cache_dir)
     from keras_vit.zoo.api import card

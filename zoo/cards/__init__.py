@@ -33,7 +33,7 @@ from typing import Any
 
 from keras_vit.card import Card
 from keras_vit.spec import Spec
-from keras_vit.zoo.sources import parse
+from keras_vit.zoo.fetching.sources import parse
 from keras_vit.zoo.variants import VARIANTS
 from keras_vit.zoo.vtab import vtab_cards
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from keras_vit.zoo.sources import GOOGLE_HOST, Bucket, Web
-from keras_vit.zoo.web import Access, Broken, Restart, SourceFailed, Stream, open_file
+from keras_vit.zoo.fetching.sources import GOOGLE_HOST, Bucket, Web
+from keras_vit.zoo.fetching.web import Access, Broken, Restart, SourceFailed, Stream, open_file
 
 HOW = (
     "for a bucket that needs an account: pip install 'keras-vit-zoo[gs]', then "

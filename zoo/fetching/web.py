@@ -15,7 +15,7 @@ from email.message import Message
 from email.utils import parsedate_to_datetime
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from keras_vit.zoo.connection import (
+from keras_vit.zoo.fetching.connection import (
     Broken,
     SourceFailed,
     TryLater,
@@ -24,7 +24,7 @@ from keras_vit.zoo.connection import (
     is_loopback,
     translated,
 )
-from keras_vit.zoo.sources import Web, parse
+from keras_vit.zoo.fetching.sources import Web, parse
 
 STALL_SECONDS = 30.0
 MIN_BYTES_PER_STALL = 4096  # a server that sends less than this in STALL_SECONDS has stalled

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from keras_vit.zoo import magic
-from keras_vit.zoo.partial import CHUNK, Partial
-from keras_vit.zoo.reporting import Reporter
-from keras_vit.zoo.web import Broken, Restart, SourceFailed, Stream, TryLater
+from keras_vit.zoo.fetching import magic
+from keras_vit.zoo.fetching.partial import CHUNK, Partial
+from keras_vit.zoo.fetching.reporting import Reporter
+from keras_vit.zoo.fetching.web import Broken, Restart, SourceFailed, Stream, TryLater
 
 ATTEMPTS = 4  # of one source whose connection breaks
 PAUSE_SECONDS = 1.0  # between two of them

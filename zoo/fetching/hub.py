@@ -16,9 +16,9 @@ from urllib.parse import quote
 import huggingface_hub
 from huggingface_hub import constants
 
-from keras_vit.zoo import lock, web
-from keras_vit.zoo.sources import Hub, Web, cache_key, is_commit
-from keras_vit.zoo.web import Access, SourceFailed
+from keras_vit.zoo.fetching import lock, web
+from keras_vit.zoo.fetching.sources import Hub, Web, cache_key, is_commit
+from keras_vit.zoo.fetching.web import Access, SourceFailed
 
 METADATA_SECONDS = 10.0
 

@@ -4,13 +4,13 @@ import os
 import warnings
 from pathlib import Path
 
-from keras_vit.zoo import hub, lock
-from keras_vit.zoo.bring import bring, bring_pinned, with_hub
-from keras_vit.zoo.download import Expected
 from keras_vit.zoo.fetch import cache_folder, wants_offline
-from keras_vit.zoo.reporting import Progress
-from keras_vit.zoo.sources import Hub, Local, Source, cache_key, check_container, parse
-from keras_vit.zoo.web import SourceFailed
+from keras_vit.zoo.fetching import hub, lock
+from keras_vit.zoo.fetching.bring import bring, bring_pinned, with_hub
+from keras_vit.zoo.fetching.download import Expected
+from keras_vit.zoo.fetching.reporting import Progress
+from keras_vit.zoo.fetching.sources import Hub, Local, Source, cache_key, check_container, parse
+from keras_vit.zoo.fetching.web import SourceFailed
 
 CAP = 8 * 2**30  # bytes: twice the largest published checkpoint
 JSON_CAP = 64 * 2**20

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from keras_vit.card import Card
-from keras_vit.zoo import lock
 from keras_vit.zoo.cards import all_cards, card_spec
-from keras_vit.zoo.sources import Hub, Local, Source, Web, cache_key, parse
+from keras_vit.zoo.fetching import lock
+from keras_vit.zoo.fetching.sources import Hub, Local, Source, Web, cache_key, parse
 
 MIRROR_VARIABLE = "KERAS_VIT_MIRROR"
 CACHE_VARIABLE = "KERAS_VIT_CACHE"
@@ -127,7 +127,7 @@ def _source_here(
             return None
         if mirror is not None and (path := mirror / source.repo / source.file).is_file():
             return Place(path, key or "", published)
-        from keras_vit.zoo import hub
+        from keras_vit.zoo.fetching import hub
 
         there = hub.cached(source, folder)
         return Place(there[0], key or there[1], published) if there else None

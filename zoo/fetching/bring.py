@@ -5,12 +5,12 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_vit.zoo import bucket, hub, lock, web
-from keras_vit.zoo.download import Expected, Opener, WrongContent, download, make_folder
-from keras_vit.zoo.process_lock import one_process
-from keras_vit.zoo.reporting import Progress, reporter
-from keras_vit.zoo.sources import Bucket, Hub, Source, Web, cache_key
-from keras_vit.zoo.web import Access, SourceFailed
+from keras_vit.zoo.fetching import bucket, hub, lock, web
+from keras_vit.zoo.fetching.download import Expected, Opener, WrongContent, download, make_folder
+from keras_vit.zoo.fetching.process_lock import one_process
+from keras_vit.zoo.fetching.reporting import Progress, reporter
+from keras_vit.zoo.fetching.sources import Bucket, Hub, Source, Web, cache_key
+from keras_vit.zoo.fetching.web import Access, SourceFailed
 
 
 def bring(

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from keras_vit.zoo import magic
-from keras_vit.zoo.lock import write_json
+from keras_vit.zoo.fetching import magic
+from keras_vit.zoo.fetching.lock import write_json
 
 CHUNK = 1 << 20  # bytes asked for at once
 NOTE_EVERY = 64 << 20  # bytes between two points from which a killed download can go on

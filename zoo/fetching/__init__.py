@@ -1,0 +1,1 @@
+"""What `keras_vit.zoo.fetch` is made of: addresses, connections, downloads, locks, hashes."""
