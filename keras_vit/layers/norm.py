@@ -27,7 +27,10 @@ class LayerNorm(keras.layers.Layer):
         self.scale, self.bias = _scale_and_bias(self, input_shape[-1])
 
     def call(self, x):
-        normed = _normalize(at_least_float32(x), (-1,), self.epsilon)
+        x = at_least_float32(x)
+        centred = x - ops.mean(x, axis=-1, keepdims=True)
+        variance = ops.mean(centred * centred, axis=-1, keepdims=True)
+        normed = centred * ops.rsqrt(variance + self.epsilon)
         return ops.cast(normed * self.scale + self.bias, self.compute_dtype)
 
     def get_config(self):
@@ -56,11 +59,27 @@ class GroupNorm(keras.layers.Layer):
         self.scale, self.bias = _scale_and_bias(self, input_shape[-1])
 
     def call(self, x):
-        _, height, width, channels = x.shape
-        grouped = (-1, height * width, self.groups, channels // self.groups)
-        normed = _normalize(ops.reshape(at_least_float32(x), grouped), (1, 3), self.epsilon)
-        normed = ops.reshape(normed, (-1, height, width, channels))
-        return ops.cast(normed * self.scale + self.bias, self.compute_dtype)
+        x = at_least_float32(x)
+        centred = x - self._group_mean(x)
+        variance = self._group_mean(centred * centred)  # (B, 1, 1, C)
+        normed = centred * (ops.rsqrt(variance + self.epsilon) * self.scale)
+        return ops.cast(normed + self.bias, self.compute_dtype)
+
+    def _group_mean(self, x):
+        """(B, h, w, C) -> (B, 1, 1, C), every channel the mean of its group.
+
+        First over the pixels of each channel, then over the channels of a group. TensorFlow's CPU
+        kernel for both at once adds numbers one by one: 40 times the rounding error (which 50 layers
+        turn into 2e-4 of a logit) and 2 to 10 times the time.
+        """
+        channels = x.shape[-1]
+        mean = ops.mean(x, axis=(1, 2), keepdims=True)
+        if (size := channels // self.groups) > 1:
+            mean = ops.sum(ops.reshape(mean, (-1, 1, self.groups, size)), axis=3, keepdims=True)
+            # Divides and spreads at once.
+            mean = mean * ops.full((1, 1, 1, size), 1.0 / size, dtype=mean.dtype)
+            mean = ops.reshape(mean, (-1, 1, 1, channels))
+        return mean
 
     def get_config(self):
         return {**super().get_config(), "groups": self.groups, "epsilon": self.epsilon}
@@ -72,9 +91,3 @@ def _scale_and_bias(layer: keras.layers.Layer, size: int):
         layer.add_weight(name="scale", initializer="ones", **options),
         layer.add_weight(name="bias", initializer="zeros", **options),
     )
-
-
-def _normalize(x, axes: tuple[int, ...], epsilon: float):
-    centred = x - ops.mean(x, axis=axes, keepdims=True)
-    variance = ops.mean(centred * centred, axis=axes, keepdims=True)
-    return centred * ops.rsqrt(variance + epsilon)
