@@ -443,3 +443,15 @@ def test_a_copy_without_the_head_of_zeros_loads_with_zeros(tmp_path, monkeypatch
             posemb_resize=None,
             dtype=None,
         )
+
+
+def test_the_json_beside_a_file_cannot_ask_for_a_network_that_the_file_does_not_hold(tiny_file):
+    beside = tiny_file.with_suffix(".json")
+    about = {"spec": {**TINY.to_dict(), "mlp_dim": 2**14, "num_layers": 900}, "card": None}
+    beside.write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=r"does not describe tiny\.npz .* parameters"):
+        keras_vit.load(tiny_file)
+    for text in ("[1]", '{"spec": null}', '{"spec": {"family": "vit", "num_layers": 1e99}}'):
+        beside.write_text(text)
+        with pytest.raises(ValueError, match=r"does not describe tiny\.npz"):
+            keras_vit.load(tiny_file)

@@ -33,7 +33,7 @@ def spec_of(
     if "mixerblock_0/token_mixing/dense1/kernel" in found:
         return _mixer(weights, image_size)
     if "conv_root/kernel" in found and "embedding/kernel" not in found:
-        return _resnet(weights, image_size)
+        return _resnet(weights, image_size, like)
     return _vit(weights, image_size, like)
 
 
@@ -47,14 +47,18 @@ def _vit(weights: Weights, image_size: tuple[int, int] | None, like: Spec | None
     if missing := [key for key in needed if key not in found]:
         raise ValueError(f"{weights.name} is no Vision Transformer: it lacks {missing}.")
     height, width, channels, size = found["embedding/kernel"].shape
-    body = _body(found, facts.pop("body", {})) if "conv_root/kernel" in found else None
+    body = _body(found, facts.pop("body", {}), like) if "conv_root/kernel" in found else None
     distilled = "dist/token" in found
     prefixes = (0, 1 + int(distilled)) if "cls/token" in found else (0,)
     table = found.get("posembed_input/table")
     includes_cls = True
     if table is not None:
+        own = like.grid[0] * like.grid[1] if isinstance(like, ViTSpec) else -1
         try:
-            grid, prefix = infer_grid(table.shape[1], prefixes=prefixes)
+            if like is not None and table.shape[1] - own in prefixes:
+                grid, prefix = like.grid, table.shape[1] - own
+            else:
+                grid, prefix = infer_grid(table.shape[1], prefixes=prefixes)
             includes_cls = prefix > 0 or "cls/token" not in found
             stride = 2 ** (2 + max(len(body.block_units) - 1, 0)) if body else 1
             image_size = (grid[0] * height * stride, grid[1] * width * stride)
@@ -104,24 +108,26 @@ def _heads(fields: Mapping[str, Any], name: str, like: Spec | None) -> int:
     return fields["hidden_size"] // 64
 
 
-def _resnet(weights: Weights, image_size: tuple[int, int] | None) -> ResNetSpec:
+def _resnet(weights: Weights, image_size: tuple[int, int] | None, like: Spec | None) -> ResNetSpec:
     return ResNetSpec(
-        body=_body(weights.entries, weights.facts.get("body", {})),
+        body=_body(weights.entries, weights.facts.get("body", {}), like),
         in_channels=weights.entries["conv_root/kernel"].shape[2],
         num_classes=_classes(weights.entries),
         image_size=image_size or weights.facts.get("image_size") or (224, 224),
     )
 
 
-def _body(found: Mapping[str, Entry], facts: Mapping[str, Any]) -> ResNetBody:
+def _body(found: Mapping[str, Entry], facts: Mapping[str, Any], like: Spec | None) -> ResNetBody:
     stages = _count(found, r"block(\d+)_unit\d+/.*")
     root = found["conv_root/kernel"].shape[3]
     width = found["block1_unit1/conv1/kernel"].shape[3] if stages else root
     rules = {} if "gn_root/scale" in found else BIT_NUMERICS  # files cannot tell them
+    expected = getattr(like, "body", getattr(like, "resnet", None))
+    groups = {"norm_groups": expected.norm_groups} if expected else {}
     return ResNetBody(
         tuple(_count(found, rf"block{i}_unit(\d+)/.*") for i in range(1, stages + 1)),
         width / 64,
-        **{**rules, **facts},
+        **{**rules, **groups, **facts},
         root_channels=None if root == width else root,
     )
 

@@ -1,6 +1,7 @@
 """How `load` works: find the checkpoint and its own architecture, decide the target's, fill it."""
 
 import dataclasses
+import math
 import os
 import re
 import warnings
@@ -11,7 +12,7 @@ import keras
 
 from keras_vit.card import Card
 from keras_vit.model import HEADS, VisionModel
-from keras_vit.spec import Spec, ViTSpec, changed, spec_from_dict
+from keras_vit.spec import Spec, ViTSpec, changed
 from keras_vit.zoo import adapt, names
 from keras_vit.zoo.augreg import known_card
 from keras_vit.zoo.cards import all_cards, card_spec
@@ -21,7 +22,7 @@ from keras_vit.zoo.formats import read_weights, sidecar
 from keras_vit.zoo.formats.configs import read_config
 from keras_vit.zoo.formats.detect import what_is
 from keras_vit.zoo.formats.entry import Entry
-from keras_vit.zoo.formats.keras_file import load_keras_file
+from keras_vit.zoo.formats.keras_file import checked_spec, load_keras_file
 from keras_vit.zoo.formats.keys import Weights
 from keras_vit.zoo.infer import spec_of
 from keras_vit.zoo.variants import VARIANTS
@@ -147,12 +148,16 @@ def of_file(path: Path, image_size: tuple[int, int] | None, like: Spec | None = 
     try:
         about = read_config(beside).values
         card = Card.from_dict(about["card"]) if about.get("card") else None
-        spec = spec_from_dict(about["spec"])
-    except (ValueError, KeyError, TypeError) as error:
+        spec = checked_spec(about)
+        weights = read_weights(path, spec=spec)
+        stored = sum(math.prod(entry.shape) for entry in weights.entries.values())
+        if spec.num_params > 2 * stored + 1_000_000:  # before memory is taken for it
+            raise ValueError(f"its network has {spec.num_params:,} parameters, the file {stored:,}")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{beside} does not describe {path.name} ({error}): restore it or move it away."
         ) from None
-    return Checkpoint(spec, card, read_weights(path, spec=spec))
+    return Checkpoint(spec, card, weights)
 
 
 def _card_told(weights: Weights, spec: Spec, path: Path) -> Card | None:
