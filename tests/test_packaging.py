@@ -119,7 +119,7 @@ def test_tensorflow_is_no_hard_dependency():
 
 
 def test_the_documented_extras_exist(arguments):
-    assert {"tf", "export", "tfds", "tpu", "plots", "dev", "bench", "all"} == set(
+    assert {"tf", "export", "tfds", "tpu", "plots", "dev", "bench", "gs", "real", "all"} == set(
         arguments["extras_require"]
     )
 
