@@ -172,7 +172,7 @@ def check_file(path: Path, suffixes: tuple[str, ...], force: bool) -> None:
         FileExistsError: it exists, and `force` is not given.
         OSError: its folder cannot be written.
     """
-    if path.suffix not in suffixes:
+    if not path.name.endswith(suffixes):
         raise ValueError(f"the output must end in {' or '.join(suffixes)}, got {str(path)!r}.")
     if os.path.lexists(path) and (path.is_dir() or not force):
         raise FileExistsError(f"{path} exists: give another name, or --force to replace a file.")

@@ -22,7 +22,19 @@ from keras_vit.cli.common import (
 
 VERIFY_LIMIT = 64  # images of --data an export is compared on
 
-Model = Annotated[str, typer.Argument(help="A name, or a .keras or .npz file.", show_default=False)]
+Model = Annotated[
+    str, typer.Argument(help="A name, or the path of a checkpoint.", show_default=False)
+]
+
+# Suffix of an output: its format. Without one it is a folder.
+SUFFIXES = {
+    ".npz": "google_npz",
+    ".safetensors": "timm",
+    ".weights.h5": "keras_weights",
+    ".keras": "keras",
+    "": "huggingface",
+}
+SUFFIXES_OF = {layout: suffix for suffix, layout in SUFFIXES.items()} | {"keras_hub": ""}
 
 
 class Dtype(StrEnum):
@@ -30,6 +42,17 @@ class Dtype(StrEnum):
 
     float32 = "float32"
     float16 = "float16"
+
+
+class Layout(StrEnum):
+    """Choices of convert --format."""
+
+    google_npz = "google_npz"
+    timm = "timm"
+    huggingface = "huggingface"
+    keras_hub = "keras_hub"
+    keras_weights = "keras_weights"
+    keras = "keras"
 
 
 class Format(StrEnum):
@@ -59,25 +82,40 @@ def convert(
     model: Model,
     out: Annotated[
         Path,
-        typer.Argument(help="OUT.npz (the official layout) or OUT.keras.", show_default=False),
+        typer.Argument(
+            help="OUT.npz (official layout), OUT.safetensors (timm), OUT.weights.h5 or OUT.keras "
+            "(Keras), or a folder (Hugging Face, KerasHub).",
+            show_default=False,
+        ),
     ],
-    dtype: Annotated[Dtype, typer.Option("--dtype", help="Of an .npz.")] = Dtype.float32,
+    format: Annotated[
+        Layout | None, typer.Option("--format", help="By default by the name of the output.")
+    ] = None,
+    dtype: Annotated[
+        Dtype, typer.Option("--dtype", help="Of all formats but Keras's own.")
+    ] = Dtype.float32,
     image_size: ImageSize = None,
     force: Force = False,
 ) -> Answer:
-    """Convert a checkpoint between the official npz layout and a .keras file.
+    """Convert a checkpoint to another container.
 
-    Beside an .npz lies a .json with what weights cannot say: specification, classes, preprocessing.
+    Beside the file, or in the folder, lies a .json with what weights cannot say: specification,
+    classes, preprocessing.
     """
-    check_file(out, (".npz", ".keras"), force)
-    if out.suffix == ".keras" and dtype != Dtype.float32:
-        raise ValueError("a .keras file keeps float32 weights: leave --dtype out.")
+    layout = _layout(out, format)
+    if SUFFIXES_OF[layout]:
+        check_file(out, (SUFFIXES_OF[layout],), force)
+    elif os.path.lexists(out) and not force:
+        raise FileExistsError(f"{out} exists: give another name, or --force to replace it.")
+    check_parent(out)
+    if layout in ("keras", "keras_weights") and dtype != Dtype.float32:
+        raise ValueError(f"{out.name} keeps float32 weights: leave --dtype out.")
     size = size_option(image_size)
     from keras_vit.zoo.api import load, save_weights_as
 
     loaded = load(model, image_size=size)
-    if out.suffix == ".npz":
-        save_weights_as(loaded, out, dtype=dtype.value, force=force)
+    if layout != "keras":
+        save_weights_as(loaded, out, format=layout, dtype=dtype.value, force=force)
     else:
         part = out.with_name(f".{out.stem}.part.keras")
         try:
@@ -85,9 +123,29 @@ def convert(
             os.replace(part, out)
         finally:
             part.unlink(missing_ok=True)
-    written = out.stat().st_size
-    data = {"model": model, "out": str(out), "bytes": written, "spec": loaded.spec.to_dict()}
+    files = list(out.iterdir()) if out.is_dir() else [out]
+    written = sum(file.stat().st_size for file in files)
+    data = {
+        "model": model,
+        "out": str(out),
+        "format": layout,
+        "bytes": written,
+        "spec": loaded.spec.to_dict(),
+    }
     return Answer(data, (f"written: {out}, {bytes_text(written)}",))
+
+
+def _layout(out: Path, format: Layout | None) -> str:
+    """The format of an output: as asked, else by its suffix."""
+    if format is not None:
+        return format.value
+    for suffix, layout in SUFFIXES.items():
+        if out.name.endswith(suffix) and (suffix or not out.suffix):
+            return layout
+    raise ValueError(
+        f"the output must end in {', '.join(filter(None, SUFFIXES))} or in nothing for a folder, got "
+        f"{str(out)!r}."
+    )
 
 
 def export(

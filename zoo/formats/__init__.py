@@ -12,7 +12,7 @@ from keras_vit.zoo.formats import google_npz, huggingface, keras_hub, keras_weig
 from keras_vit.zoo.formats.configs import read_config
 from keras_vit.zoo.formats.detect import what_is
 from keras_vit.zoo.formats.hdf5_file import open_hdf5
-from keras_vit.zoo.formats.huggingface_config import config_of, kind_of
+from keras_vit.zoo.formats.huggingface_config import config_of
 from keras_vit.zoo.formats.keys import Weights
 from keras_vit.zoo.formats.npz import write_npz
 from keras_vit.zoo.formats.preprocessors import to_huggingface
@@ -129,7 +129,7 @@ def write_weights(
         with new_folder(path) as folder:
             write_shards(folder, arrays)
             write_json(folder / "config.json", {**_config(model), "dtype": dtype})
-            how = to_huggingface(model.preprocessing, spec.image_size, kind_of(spec))
+            how = to_huggingface(model.preprocessing, spec.image_size)
             write_json(folder / "preprocessor_config.json", how)
             if about:
                 write_json(sidecar(folder), about)

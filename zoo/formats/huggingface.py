@@ -41,8 +41,8 @@ _COMMON = (
     ("embeddings.register_tokens", "registers/tokens"),
     ("embeddings.position_embeddings", "posembed_input/table"),
     *conv("embeddings.patch_embeddings.projection", "embedding"),
-    *dense(f"{_LAYER}.attention.attention.{{part}}", f"{_BLOCK}/attention/{{part}}"),
     *dense(f"{_LAYER}.attention.output.dense", f"{_BLOCK}/attention/out"),
+    *dense(f"{_LAYER}.attention.attention.{{part}}", f"{_BLOCK}/attention/{{part}}"),
     *norm("layernorm", "encoder_norm"),
     *dense("pooler.dense", "pre_logits"),
 )
@@ -144,6 +144,9 @@ def to_arrays(variables: dict[str, np.ndarray], spec: Spec) -> dict[str, np.ndar
         padded = np.concatenate([np.zeros_like(table[:, : 1 + spec.distilled]), table], axis=1)
         variables = {**variables, "posembed_input/table": padded}
     arrays = arrays_of(TABLES[kind], variables, spec, NAME)
+    if isinstance(spec, ViTSpec) and spec.num_registers:
+        # Used in masked training only, but a model with registers insists on one.
+        arrays["embeddings.mask_token"] = np.zeros((1, spec.hidden_size), np.float32)
     if not spec.num_classes:
         return arrays
     heads = ("classifier", "cls_classifier", "distillation_classifier")

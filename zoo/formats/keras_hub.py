@@ -205,6 +205,8 @@ def _lacks(spec: ViTSpec) -> str | None:
     """What a network has that KerasHub's has not."""
     if spec.family != "vit" or not spec.num_layers:
         return f"{spec.family} network of this kind"
+    if any(side % patch for side, patch in zip(spec.image_size, spec.patch_size, strict=True)):
+        return "images that are no multiple of the patch (allow_crop)"
     if spec.pool not in ("token", "gap") or spec.posemb != "learn":
         return f"network with pool={spec.pool!r} and posemb={spec.posemb!r}"
     if spec.distilled or spec.num_registers or spec.layer_scale is not None or spec.ffn != "mlp":

@@ -44,38 +44,37 @@ def from_huggingface(config: Config, image_size: tuple[int, int] | None) -> Prep
     )
 
 
-def to_huggingface(how: Preprocessing, image_size: tuple[int, int], kind: str) -> dict[str, Any]:
+def to_huggingface(how: Preprocessing, image_size: tuple[int, int]) -> dict[str, Any]:
     """The nearest `preprocessor_config.json`: all but antialiasing, which Pillow always does.
 
     Args:
         how: our rule.
         image_size: of the model.
-        kind: `vit`, `deit` or `bit`, the class that reads it.
     """
     height, width = image_size
-    config: dict[str, Any] = {
-        "image_processor_type": {"bit": "BitImageProcessor", "deit": "DeiTImageProcessor"}.get(
-            kind, "ViTImageProcessor"
-        ),
+    name, size, crop = "ViTImageProcessor", {"height": height, "width": width}, False
+    if how.resize == "shorter_side":
+        name, size, crop = (
+            "BitImageProcessor",
+            {"shortest_edge": how.resize_to or min(image_size)},
+            True,
+        )
+    elif how.resize_to and (how.resize_to, how.resize_to) != image_size:
+        name, crop = "DeiTImageProcessor", True
+        size = {"height": how.resize_to, "width": how.resize_to}
+    return {
+        "image_processor_type": name,
         "do_resize": how.resize != "none",
-        "resample": {name: number for number, name in PILLOW.items()}.get(how.method, 2),
+        "size": size,
+        "resample": {method: number for number, method in PILLOW.items()}.get(how.method, 2),
+        "do_center_crop": crop,
+        **({"crop_size": {"height": height, "width": width}} if crop else {}),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
         "image_mean": [m / 255 for m in _three(how.mean)],
         "image_std": [s / 255 for s in _three(how.std)],
     }
-    if how.resize == "shorter_side":
-        config["image_processor_type"] = "BitImageProcessor"  # the one that knows a shorter side
-        config["size"] = {"shortest_edge": how.resize_to or min(image_size)}
-        config |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
-    elif how.resize_to and (how.resize_to, how.resize_to) != image_size:
-        config["image_processor_type"] = "DeiTImageProcessor"  # the one that crops afterwards
-        config["size"] = {"height": how.resize_to, "width": how.resize_to}
-        config |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
-    else:
-        config["size"] = {"height": height, "width": width}
-    return config
 
 
 def from_timm(config: Config) -> Preprocessing | None:
