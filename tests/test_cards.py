@@ -192,7 +192,7 @@ def test_numerics_follow_the_origin_of_the_weights():
         assert activation == (None if "BiT" in card.variant else "gelu" if torch else "gelu_tanh")
         rule = {"FlexiViT": "linear_antialias", "DeiT": "bicubic", "DINO": "bicubic",
                 "DINOv2": "bicubic", "MAE": "bicubic"}.get(card.variant.split("-")[0])  # fmt: skip
-        if card.tag.startswith("augreg2"):
+        if card.tag.startswith("augreg2") or card.variant.endswith("-reg4"):
             rule = "bicubic_antialias"
         assert card.posemb_resize == (rule or "align_corners"), card.name
         assert (card.patch_resize == "pseudo_inverse") == card.variant.startswith("FlexiViT")

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import keras_vit
+from keras_vit import posemb
 from keras_vit.layers import LayerScale, RegisterTokens, SwiGLU
 from keras_vit.model import VisionModel
 from keras_vit.spec import ViTSpec
@@ -288,3 +290,18 @@ def test_keras_files_keep_every_weight(built, tmp_path, case):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert again.spec == model.spec
     np.testing.assert_array_equal(array(again(x)), array(model(x)))
+
+
+def test_models_with_registers_antialias_their_positions_and_others_do_not(tmp_path):
+    for name, count, method in (("plain", 0, "bicubic"), ("registers", 3, "bicubic_antialias")):
+        spec = ViTSpec(16, 32, 2, 1, 8, image_size=48, num_classes=0, activation="gelu")
+        model = VisionModel(dataclasses.replace(spec, layer_scale=1.0, num_registers=count))
+        table = model.get_layer("posembed_input").table
+        table.assign(np.random.default_rng(4).normal(size=table.shape))
+        keras_vit.save_weights_as(model, tmp_path / name, format="huggingface")
+        (tmp_path / name / "keras_vit.json").unlink()  # as if Hugging Face had written it
+        smaller = keras_vit.load(tmp_path / name, image_size=24)
+        expected = posemb.resize(array(table), (6, 6), (3, 3), num_prefix=1, method=method)
+        np.testing.assert_array_equal(
+            array(smaller.get_layer("posembed_input").table), expected.astype(np.float32)
+        )

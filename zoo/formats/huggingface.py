@@ -117,6 +117,8 @@ def read(entries: Mapping[str, Entry], name: str, config: Config, processor: Con
     full = {key.removeprefix(prefix): key for key in entries}
     own = {key: entries[full[key]] for key in full if not FOREIGN.fullmatch(key)}
     weights = translate(TABLES[_kind(own)], own, name)
+    # Its models with registers antialias; DeiT's token that is read as a register below does not.
+    rule = "bicubic_antialias" if "registers/tokens" in weights.entries else "bicubic"
     if "dist/token" in weights.entries and "head/kernel" in weights.entries:
         if "head_dist/kernel" not in weights.entries:
             weights = _as_register(weights)
@@ -127,7 +129,7 @@ def read(entries: Mapping[str, Entry], name: str, config: Config, processor: Con
         facts=facts,
         known=known_of(config, processor, facts.get("image_size")),
         ignored=tuple(full[key] for key in full if key not in own),
-        posemb_resize="bicubic",
+        posemb_resize=rule,
     )
 
 
