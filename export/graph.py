@@ -1,4 +1,4 @@
-"""What both exporters need of a model: float32, its outputs by name, where it comes from."""
+"""What both exporters need of a model: how it is stored, its outputs by name, its origin."""
 
 from typing import Any
 
@@ -45,6 +45,20 @@ def float32_model(model: Any) -> tuple[Any, str | None]:
     return (
         copy,
         f"exported from a float32 copy of the {policy} model, which is what it is compared with.",
+    )
+
+
+def stored_model(model: Any) -> tuple[Any, str | None]:
+    """(the model, or the copy that is written in its place; a note in that case).
+
+    Kernels that the network standardises in every call are stored standardised: a SavedModel would
+    do it in every call too, and LiteRT would rely on the converter to do it once.
+    """
+    if not model.standardizes_kernels:
+        return model, None
+    return (
+        model.standardized(),
+        "the stored convolution kernels are standardised ones: train on with the original model.",
     )
 
 

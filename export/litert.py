@@ -63,6 +63,9 @@ def litert(
     outputs = graph.named_outputs(float_copy)
     reference = verify.run_in_chunks(lambda x: {output: outputs(x, training=False)[output]}, inputs)
 
+    stored, stored_note = graph.stored_model(float_copy)
+    outputs = graph.named_outputs(stored)
+
     with workplace(target) as folder:
         made, base = folder / target.name, folder / "float32.tflite"
         base.write_bytes(convert(outputs, output, batch, estimated_size(model.spec, "float32")))
@@ -105,6 +108,7 @@ def litert(
             notes=graph.notes(
                 float_copy,
                 note,
+                stored_note,
                 verify.agreement_note(comparison),
                 RESIZABLE_NOTE if batch is None else None,
                 f"latency is that of one run with {batch} images." if batch and batch > 1 else None,

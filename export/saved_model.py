@@ -40,10 +40,11 @@ def saved_model(model: Any, path: str | Path, *, images: Any = None, force: bool
     inputs, synthetic = verify.model_inputs(model, images)
     float_copy, note = graph.float32_model(model)
     outputs = graph.named_outputs(float_copy)
+    stored, stored_note = graph.stored_model(float_copy)
 
     with workplace(target) as folder:
         made = folder / target.name
-        _write(float_copy, outputs, made)
+        _write(stored, graph.named_outputs(stored), made)
         comparisons, signatures, operations = _check(
             float_copy, outputs, made, inputs, synthetic, target
         )
@@ -60,7 +61,7 @@ def saved_model(model: Any, path: str | Path, *, images: Any = None, force: bool
             operations=operations,
             comparisons=comparisons,
             latency=verify.measure_latency(lambda: artifact.run(inputs[:1]), threads=None),
-            notes=graph.notes(float_copy, note),
+            notes=graph.notes(float_copy, note, stored_note),
         )
         put_in_place(made, target, report)
     return report

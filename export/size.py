@@ -1,12 +1,17 @@
 """How large a .tflite file will be, computed before any graph is built."""
 
+from collections.abc import Iterator
 from typing import Any
+
+from keras_vit.spec import HybridSpec, MixerSpec, ResNetBody, ResNetSpec
 
 # Offsets inside a flatbuffer are signed 32-bit numbers.
 LIMIT = 2**31 - 1
-# Names, shapes and operators. Measured: 3.8 kB, and 6.6 kB for each encoder block (float32), with
-# 1.1 kB more where every kernel has its own DEQUANTIZE.
-FIXED, PER_BLOCK, PER_BLOCK_FLOAT16 = 3_800, 6_600, 1_100
+# Names, shapes and operators, measured on small models of every family (float32); float16 files have
+# a DEQUANTIZE for each kernel of a block. Convolutions have theirs inside.
+FIXED, PER_UNIT, PER_NORMED_STAGE = 4_000, 10_400, 2_000
+PER_BLOCK = {"mlp": 7_700, "swiglu": 9_500, "mixer": 6_850}
+PER_BLOCK_FLOAT16 = 1_100
 SCALE_BYTES = 12  # of each output channel of an int8 kernel: float32 scale, int64 zero point
 
 
@@ -15,13 +20,26 @@ def estimated_size(spec: Any, mode: str) -> int:
 
     Only kernels shrink: biases, norms and the position table stay float32 in every mode.
     """
-    kernels, channels = _kernels(spec)
-    rest = 4 * (spec.num_params - kernels) + FIXED + PER_BLOCK * spec.num_layers
+    kernels = list(_kernels(spec))
+    numbers = sum(inputs * outputs for inputs, outputs in kernels)
+    rest = 4 * (spec.num_params - numbers) + _graph(spec)
     if mode == "float16":
-        return rest + 2 * kernels + PER_BLOCK_FLOAT16 * spec.num_layers
+        return rest + 2 * numbers + PER_BLOCK_FLOAT16 * getattr(spec, "num_layers", 0)
     if mode == "dynamic_int8":
-        return rest + kernels + SCALE_BYTES * channels
-    return rest + 4 * kernels
+        return rest + numbers + SCALE_BYTES * sum(outputs for _, outputs in kernels)
+    return rest + 4 * numbers
+
+
+def _graph(spec: Any) -> int:
+    """Bytes of everything that is no number."""
+    size = FIXED
+    for body in (getattr(spec, "resnet", None), getattr(spec, "body", None)):
+        if body is not None:
+            size += PER_UNIT * sum(body.block_units)
+            size += 0 if body.preactivation else PER_NORMED_STAGE * (1 + len(body.block_units))
+    kind = "mixer" if isinstance(spec, MixerSpec) else getattr(spec, "ffn", "mlp")
+    blocks = getattr(spec, "num_layers", 0) + (getattr(spec, "pool", None) == "map")
+    return size + PER_BLOCK[kind] * blocks
 
 
 def check_size(spec: Any, mode: str) -> None:
@@ -42,13 +60,53 @@ def check_size(spec: Any, mode: str) -> None:
     )
 
 
-def _kernels(spec: Any) -> tuple[int, int]:
-    """(numbers in all kernels, output channels of all kernels)."""
-    d, m, (height, width) = spec.hidden_size, spec.mlp_dim, spec.patch_size
-    blocks = spec.num_layers + (spec.pool == "map")
-    kernels = height * width * spec.in_channels * d + blocks * (4 * d * d + 2 * d * m)
-    channels = d + blocks * (5 * d + m)
+# A kernel here is (numbers for each output channel, output channels).
+Kernels = Iterator[tuple[int, int]]
+
+
+def _kernels(spec: Any) -> Kernels:
+    if isinstance(spec, ResNetSpec):
+        yield from _trunk(spec.body, spec.in_channels)
+    else:
+        yield from _patches(spec)
+        yield from _mixer_blocks(spec) if isinstance(spec, MixerSpec) else _encoder(spec)
+    heads = 1 + int(getattr(spec, "distilled", False))
+    yield from [(spec.feature_size, spec.num_classes)] * (heads if spec.num_classes else 0)
+
+
+def _patches(spec: Any) -> Kernels:
+    channels, (height, width) = spec.in_channels, spec.patch_size
+    if isinstance(spec, HybridSpec):
+        yield from _trunk(spec.resnet, channels)
+        channels = spec.resnet.num_features
+    yield height * width * channels, spec.hidden_size
+
+
+def _trunk(body: ResNetBody, channels: int) -> Kernels:
+    yield 7 * 7 * channels, body.root_width
+    channels = body.root_width
+    for stage, units in enumerate(body.block_units):
+        mid = body.stage_width(stage)
+        yield channels, 4 * mid  # of the shortcut
+        for _ in range(units):
+            yield from ((channels, mid), (9 * mid, mid), (mid, 4 * mid))
+            channels = 4 * mid
+
+
+def _encoder(spec: Any) -> Kernels:
+    d, m = spec.hidden_size, spec.mlp_dim
+    mlp = [(d, m), (m, d)]
+    ffn = [(d, m), *mlp] if spec.ffn == "swiglu" else mlp
+    for _ in range(spec.num_layers):
+        yield from [(d, d)] * 4 + ffn
+    if spec.pool == "map":
+        yield from [(d, d)] * 4 + mlp
     if spec.representation_size:
-        kernels += d * spec.representation_size
-        channels += spec.representation_size
-    return kernels + spec.feature_size * spec.num_classes, channels + spec.num_classes
+        yield d, spec.representation_size
+
+
+def _mixer_blocks(spec: MixerSpec) -> Kernels:
+    tokens, d = spec.grid[0] * spec.grid[1], spec.hidden_size
+    for _ in range(spec.num_layers):
+        for size, hidden in ((tokens, spec.tokens_mlp_dim), (d, spec.channels_mlp_dim)):
+            yield from ((size, hidden), (hidden, size))

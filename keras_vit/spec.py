@@ -530,6 +530,17 @@ def spec_from_dict(values: dict[str, Any]) -> Spec:
     return FAMILIES[family](**values)
 
 
+def without_standardization(spec: Spec) -> Spec:
+    """The spec of the same network with kernels that are used as they are."""
+    if isinstance(spec, HybridSpec):
+        resnet = dataclasses.replace(spec.resnet, weight_standardization=None)
+        return dataclasses.replace(spec, resnet=resnet)
+    if isinstance(spec, ResNetSpec):
+        body = dataclasses.replace(spec.body, weight_standardization=None)
+        return dataclasses.replace(spec, body=body)
+    return spec
+
+
 def changed(spec: Spec, changes: dict[str, Any], name: str = "this model") -> Spec:
     """The spec with other values for some fields.
 
