@@ -455,3 +455,18 @@ def test_the_json_beside_a_file_cannot_ask_for_a_network_that_the_file_does_not_
         beside.write_text(text)
         with pytest.raises(ValueError, match=r"does not describe tiny\.npz"):
             keras_vit.load(tiny_file)
+
+
+def test_a_loaded_model_trains_and_leaves_the_file_and_other_models_alone(tiny_file):
+    """The weights may lie in memory that was read from the file: it must be the model's alone."""
+    before = tiny_file.read_bytes()
+    first, second = keras_vit.load(tiny_file), keras_vit.load(tiny_file)
+    kept = weights(second)
+    first.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    rng = np.random.default_rng(0)
+    images = rng.uniform(-1, 1, (4, 32, 32, 3)).astype(np.float32)
+    first.fit(images, np.array([0, 1, 2, 3]), epochs=2, verbose=0)
+    assert any(np.any(value != kept[path]) for path, value in weights(first).items())
+    for path, value in weights(second).items():
+        np.testing.assert_array_equal(value, kept[path])
+    assert tiny_file.read_bytes() == before

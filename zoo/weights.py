@@ -11,6 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit.card import Card
+from keras_vit.data.tensors import borrowed
 from keras_vit.model import VisionModel
 from keras_vit.spec import Spec
 from keras_vit.zoo import adapt
@@ -133,7 +134,7 @@ def _deferred() -> Iterator[Callable[[Any, Callable[[], np.ndarray]], None]]:
         def first_value(shape, dtype=None):
             if not failures:
                 try:
-                    return read().astype(dtype, copy=False)
+                    return borrowed(read().astype(dtype, copy=False))
                 except (ValueError, OSError, MemoryError) as error:
                     failures.append(error)
             return np.zeros(shape, dtype)

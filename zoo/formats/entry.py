@@ -17,6 +17,8 @@ MAX_ELEMENTS = 2**48  # sizes of zero count as one, so that no product overflows
 # weights shrink by less than two, files of zeros (a fresh head) by a thousand.
 MAX_RATIO = 100
 RATIO_ALLOWANCE = 64 * 2**20  # bytes
+PIECE = 2**20  # bytes that are read at once
+ALIGNMENT = 64  # bytes, what TensorFlow and JAX ask of memory that is not theirs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,22 +103,45 @@ def quoted(name: str) -> str:
     return ascii(name if len(name) <= 80 else name[:77] + "...")
 
 
-def read_at(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype, at: int) -> np.ndarray:
+def read_at(
+    path: Path,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    at: int,
+    seen: Callable[[memoryview], None] | None = None,
+) -> np.ndarray:
     """An array stored as plain bytes, with one allocation and no copy.
 
     Args:
         path, name: the file, and the array's name for messages.
         shape, dtype: of the array, C order.
         at: offset of its first byte.
+        seen: called with each piece as it is read, while the processor still has it at hand.
 
     Raises:
         ValueError: the file has become shorter.
     """
-    count = math.prod(shape)
+    array = aligned(shape, dtype)
+    left = memoryview(array.reshape(-1).view(np.uint8))
     try:
-        array = np.fromfile(path, dtype, count, offset=at)
+        with path.open("rb", buffering=0) as file:
+            file.seek(at)
+            while left:
+                count = file.readinto(left[:PIECE])
+                if not count:
+                    raise ValueError(f"{path} was cut short at {quoted(name)} while it was read.")
+                if seen is not None:
+                    seen(left[:count])
+                left = left[count:]
     except OSError as error:
         raise ValueError(f"{path} cannot be read at {quoted(name)} ({error}).") from None
-    if array.size != count:
-        raise ValueError(f"{path} was cut short at {quoted(name)} while it was read.")
-    return array.reshape(shape)
+    return array
+
+
+def aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array whose memory a backend can take over as it is: it begins at a multiple of 64 bytes."""
+    size = nbytes(shape, dtype)
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)

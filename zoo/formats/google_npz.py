@@ -141,7 +141,9 @@ def read(source: str | os.PathLike | Mapping[str, np.ndarray], *, verify: bool =
         FileNotFoundError, ValueError: see `open_npz`; or the file holds no network of these.
     """
     if isinstance(source, Mapping):
-        entries = {k: Entry(v.shape, v.dtype, lambda v=v: upcast(v)) for k, v in source.items()}
+        entries = {
+            k: Entry(v.shape, v.dtype, lambda v=v: np.array(upcast(v))) for k, v in source.items()
+        }
         name = "the mapping"
     else:
         entries, name = open_npz(source, verify=verify), str(source)

@@ -161,8 +161,14 @@ def _read(array: _Array) -> np.ndarray:
                 at += len(part)
     else:
         at = member.start + len(array.header)
-        values = read_at(member.path, array.key, shape, array.dtype, at)
-        if zlib.crc32(_bytes(values).data, zlib.crc32(array.header)) != member.crc:
+        checksum = zlib.crc32(array.header)
+
+        def add(piece: memoryview) -> None:
+            nonlocal checksum
+            checksum = zlib.crc32(piece, checksum)
+
+        values = read_at(member.path, array.key, shape, array.dtype, at, add)
+        if checksum != member.crc:
             raise member.damaged("checksum")
     return values.T if array.fortran else values
 
