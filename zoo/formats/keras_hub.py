@@ -134,7 +134,9 @@ def configs_of(spec: ViTSpec, how: Preprocessing | None) -> dict[str, dict[str, 
             "use_patch_bias": True,
         },
     )
-    files = {"config.json": backbone, "metadata.json": {"parameter_count": spec.num_params}}
+    trunk = dataclasses.replace(spec, num_classes=0, representation_size=None)
+    about = {"parameter_count": trunk.num_params, "tasks": ["ImageClassifier"]}
+    files = {"config.json": backbone, "metadata.json": about}
     converter = to_keras_hub(how, spec.image_size) if how else None
     if converter:
         converter = _object("vit.vit_image_converter", "ViTImageConverter", converter)
@@ -218,10 +220,9 @@ def _lacks(spec: ViTSpec) -> str | None:
 
 def _object(module: str, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """An object as Keras writes it."""
-    dtype = {"module": "keras", "class_name": "DTypePolicy", "config": {"name": "float32"}}
     return {
         "module": f"keras_hub.src.models.{module}",
         "class_name": name,
-        "config": {"trainable": True, "dtype": {**dtype, "registered_name": None}, **config},
+        "config": dict(config),
         "registered_name": f"keras_hub>{name}",
     }
