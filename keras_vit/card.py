@@ -73,6 +73,7 @@ class Preprocessing:
         truncate: cast back to uint8 after resizing, dropping fractions (big_vision, LiT).
         mean: subtracted, in units of 0..255, one value or one per channel.
         std: divided by afterwards.
+        rounded: round to whole numbers in 0..255 after resizing, as Pillow does (PyTorch's pipelines).
 
     A central crop to the input size follows whenever the resized image is larger.
     """
@@ -84,6 +85,7 @@ class Preprocessing:
     truncate: bool = False
     mean: tuple[float, ...] = (127.5,)
     std: tuple[float, ...] = (127.5,)
+    rounded: bool = False
 
     def __post_init__(self):
         _choice("resize", self.resize, RESIZES)

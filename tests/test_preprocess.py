@@ -1,5 +1,6 @@
 """From images to model input: the official numbers, in NumPy, as a layer, and with dynamic sizes."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -117,6 +118,28 @@ def test_resizing_equals_tensorflow(how, method, antialias, source, target):
     # TensorFlow's bicubic takes its weights from a table of 1024 steps.
     tolerance = 0.3 if method == "bicubic" and not antialias else 2e-3
     assert np.abs(found - expected).max() < tolerance
+
+
+@pytest.mark.parametrize("method", ["bilinear", "bicubic"])
+# Sizes that every version of Pillow resizes along the width first, as we do; 13 begins with the
+# height where that is less work.
+@pytest.mark.parametrize("source, target", [((333, 500), (384, 384)), ((30, 41), (64, 48))])
+def test_rounded_resizing_equals_pillow(method, source, target):
+    """Bicubic overshoots at edges, and Pillow, which holds 8 bits, cuts that off."""
+    from PIL import Image
+
+    image = np.random.default_rng(1).integers(0, 2, (*source, 3), np.uint8) * 255
+    filters = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+    expected = np.asarray(Image.fromarray(image).resize(target[::-1], filters[method]))
+    unit = {"mean": (0.0,), "std": (1.0,)}
+    how = Preprocessing(method=method, antialias=True, rounded=True, **unit)
+    found = preprocess(image, target, how)
+    error = np.abs(found - expected)
+    # Pillow's weights are whole numbers of 22 bits, so a tie may fall to the other side: one step.
+    assert error.max() <= 1.0 and error.mean() < 0.01
+    assert found.min() >= 0 and found.max() <= 255
+    loose = preprocess(image, target, dataclasses.replace(how, rounded=False))
+    assert method == "bilinear" or np.abs(loose - expected).max() > 2.0
 
 
 @pytest.mark.case("P03")

@@ -154,6 +154,8 @@ def preprocessing_text(card: Card) -> str:
         steps += f", {p.method}{' with antialias' if p.antialias else ''}"
     if p.truncate:
         steps += ", truncated to whole numbers"
+    if p.rounded:
+        steps += ", rounded to whole numbers"
     if p.resize_to and p.resize_to > card.image_size[0]:
         steps += f", centre crop {_pixels(card)}"
     mean, std = ("/".join(f"{v:g}" for v in values) for values in (p.mean, p.std))

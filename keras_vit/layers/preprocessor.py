@@ -154,6 +154,8 @@ def preprocess(images, image_size, how: Preprocessing, xp: Any = np):
             slack = 1e-3
         if how.truncate:
             x = xp.floor(xp.clip(x + np.float32(slack), 0.0, 255.0))
+        elif how.rounded:
+            x = _to_bytes(x, xp)
     x = x.astype(np.float32) if xp is np else xp.cast(x, "float32")
     if not _same(target, image_size):
         top, left = (target[0] - image_size[0]) // 2, (target[1] - image_size[1]) // 2
@@ -167,8 +169,15 @@ def _by_matrices(x, size, target, how: Preprocessing, xp: Any):
     rows = resize_matrix(size[0], target[0], how.method, how.antialias, xp)
     cols = resize_matrix(size[1], target[1], how.method, how.antialias, xp)
     x = xp.matmul(cols, x)  # contracts w: (..., h, W, C)
+    if how.rounded:
+        x = _to_bytes(x, xp)  # Pillow keeps 8 bits between the two
     flat = xp.reshape(x, (*_leading(x, xp), size[0], target[1] * x.shape[-1]))
     return xp.reshape(xp.matmul(rows, flat), (*_leading(x, xp), *target, x.shape[-1]))
+
+
+def _to_bytes(x, xp: Any):
+    """Whole numbers in 0..255, halves up."""
+    return xp.floor(xp.clip(x, 0.0, 255.0) + np.float32(0.5))
 
 
 def _resize_target(size, image_size, how: Preprocessing, xp):

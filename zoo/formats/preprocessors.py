@@ -40,7 +40,11 @@ def from_huggingface(config: Config, image_size: tuple[int, int] | None) -> Prep
     if number not in PILLOW:
         raise ValueError(f"{config.path} has resample {number}: known are {sorted(PILLOW)}.")
     return Preprocessing(
-        method=PILLOW[number], antialias=True, **_size(config, image_size), **values
+        method=PILLOW[number],
+        antialias=True,
+        rounded=True,
+        **_size(config, image_size),
+        **values,
     )
 
 
