@@ -5,6 +5,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import keras
@@ -17,6 +18,9 @@ from keras_vit.spec import Spec
 from keras_vit.zoo import adapt
 from keras_vit.zoo.formats import read_weights
 from keras_vit.zoo.formats.keys import Weights, file_shape, key_of
+
+READERS = 2  # threads that read arrays; more wait for the same memory
+AHEAD = 8  # arrays that are read before they are asked for
 
 Source = Weights | str | os.PathLike | Mapping[str, np.ndarray]
 
@@ -114,10 +118,42 @@ def model_of(
             for variable in model.weights:  # no time for random numbers that nobody will see
                 wait_for(variable, lambda shape=tuple(variable.shape): np.zeros(shape))
             raise
+        ahead = _ReadAhead(values)
         for variable in model.weights:
             if variable.path in values:
-                wait_for(variable, values[variable.path])
+                wait_for(variable, lambda path=variable.path: ahead.take(path))
     return model
+
+
+class _ReadAhead:
+    """Reads the next few arrays on other threads while one becomes a variable.
+
+    Args:
+        readers: path -> what reads it, in about the order in which they are taken.
+    """
+
+    def __init__(self, readers: Mapping[str, Callable[[], np.ndarray]]):
+        self._waiting = dict(readers)
+        self._pool = ThreadPoolExecutor(READERS, "read-weights")
+        self._reading: dict[str, Future[np.ndarray]] = {}
+
+    def take(self, path: str) -> np.ndarray:
+        """The array of a path, once. Raises what its reader raises, and reads no further."""
+        if path in self._waiting:
+            self._start(path)
+        for following in list(self._waiting)[: AHEAD - len(self._reading)]:
+            self._start(following)
+        try:
+            return self._reading.pop(path).result()
+        except BaseException:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        finally:
+            if not self._waiting and not self._reading:
+                self._pool.shutdown(wait=False)
+
+    def _start(self, path: str) -> None:
+        self._reading[path] = self._pool.submit(self._waiting.pop(path))
 
 
 @contextlib.contextmanager

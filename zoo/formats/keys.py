@@ -16,6 +16,7 @@ second spelling of a key stands below the one that is written.
 import dataclasses
 import functools
 import re
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -207,15 +208,17 @@ class _Shared:
     def __init__(self, read: Callable[[], np.ndarray], uses: int):
         self._read, self._uses = read, uses
         self._left, self._array = uses, None
+        self._lock = threading.Lock()  # parts are read on several threads
 
     def __call__(self) -> np.ndarray:
-        array = self._read() if self._array is None else self._array
-        self._left -= 1
-        if self._left:
-            self._array = array
-        else:
-            self._left, self._array = self._uses, None
-        return array
+        with self._lock:
+            array = self._read() if self._array is None else self._array
+            self._left -= 1
+            if self._left:
+                self._array = array
+            else:
+                self._left, self._array = self._uses, None
+            return array
 
 
 def _no_memory(shape: Sequence[int]) -> np.ndarray:
