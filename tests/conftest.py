@@ -37,6 +37,7 @@ BACKEND_FREE = {
     "test_hostile_npz.py",
     "test_images.py",
     "test_imports.py",
+    "test_keys.py",
     "test_labels.py",
     "test_model_pages.py",
     "test_names.py",

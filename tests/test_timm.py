@@ -175,6 +175,7 @@ def test_a_hub_folder_tells_heads_classes_and_preprocessing(name):
         False,
         (123.675, 116.28, 103.53),
         (58.395, 57.12, 57.375),
+        True,
     )
     assert model.preprocessing == how
     if name == "deit_distilled":

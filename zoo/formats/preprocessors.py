@@ -94,6 +94,7 @@ def from_timm(config: Config) -> Preprocessing | None:
         resize="stretch" if config.take("crop_mode", str, "center") == "squash" else "shorter_side",
         method=method,
         antialias=True,
+        rounded=True,
         resize_to=to,
         mean=_equal(config.numbers("mean"), 1 / 255),
         std=_equal(config.numbers("std"), 1 / 255),
