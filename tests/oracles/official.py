@@ -46,16 +46,29 @@ def read(name: str) -> Fixture:
     return Fixture(arrays, config, stored)
 
 
-def built(spec):
+def built(spec, **options):
     """A model whose weights are zeros: compiling random initialisers is most of the time on JAX."""
     import keras
 
     from keras_vit.model import VisionModel
 
     with keras.StatelessScope():  # Keras gives what is made in it its first value at the end
-        model = VisionModel(spec)
+        model = VisionModel(spec, **options)
         for variable in model.weights:
             variable._initializer = lambda shape, dtype=None: np.zeros(shape, dtype)
+    return model
+
+
+def random(spec, seed=0, **options):
+    """A model with random weights, none of them at its usual first value."""
+    model, rng = built(spec, **options), np.random.default_rng(seed)
+    for variable in model.weights:
+        values = rng.normal(size=variable.shape)
+        if variable.path.endswith("kernel"):
+            values /= np.sqrt(np.prod(variable.shape[:-1]))
+        else:
+            values = 0.1 * values + variable.path.endswith("scale")
+        variable.assign(values)
     return model
 
 
