@@ -160,18 +160,19 @@ class _ReadAhead:
 def _deferred() -> Iterator[Callable[[Any, Callable[[], np.ndarray]], None]]:
     """A scope whose variables get their first value when it ends, from a file where one is given.
 
-    Keras initialises what was created in a stateless scope when the scope ends. A failure there
-    would leave its list of variables half done, so a reader that fails gives zeros, as do all after
-    it, and the error is raised when Keras is through.
+    Keras initialises what was created in a stateless scope when the scope ends. A failure there,
+    Ctrl-C among them, would leave its list of variables half done, with which no model can be built
+    any more. So a reader that fails gives zeros, as do all after it, and the error is raised when
+    Keras is through.
     """
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
 
     def wait_for(variable: Any, read: Callable[[], np.ndarray]) -> None:
         def first_value(shape, dtype=None):
             if not failures:
                 try:
                     return borrowed(read().astype(dtype, copy=False))
-                except (ValueError, OSError, MemoryError) as error:
+                except BaseException as error:
                     failures.append(error)
             return np.zeros(shape, dtype)
 
