@@ -104,7 +104,7 @@ def as_path(value: Any) -> Path | None:
     """
     text = os.fspath(value)
     path = Path(text)
-    is_path = isinstance(value, os.PathLike) or path.is_file() or _holds_model(path)
+    is_path = isinstance(value, os.PathLike) or path.is_file() or _is_folder(path)
     if not is_path and (text.startswith(NETWORK) or path.suffix not in SUFFIXES):
         return None
     if not path.exists():
@@ -112,8 +112,12 @@ def as_path(value: Any) -> Path | None:
     return path
 
 
-def _holds_model(path: Path) -> bool:
-    return any(path.glob("*.safetensors")) or (path / "config.json").is_file()
+def _is_folder(path: Path) -> bool:
+    """Whether it is a folder of weights, and not one that happens to be called like a model."""
+    if not path.is_dir():
+        return False
+    holds_model = any(path.glob("*.safetensors")) or (path / "config.json").is_file()
+    return holds_model or path.is_absolute()
 
 
 def of_spec(spec: Spec, weights: Any) -> Checkpoint:

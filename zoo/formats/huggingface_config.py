@@ -124,8 +124,11 @@ def config_of(spec: Spec, class_names: tuple[str, ...] | None) -> dict[str, Any]
         ValueError: Hugging Face has no such network.
     """
     kind = kind_of(spec)
-    config = _bit_config(spec) if isinstance(spec, ResNetSpec) else _vit_config(spec, kind)
-    config |= {"dtype": "float32", "num_channels": spec.in_channels}
+    config: dict[str, Any] = {"dtype": "float32", "num_channels": spec.in_channels}
+    if isinstance(spec, ResNetSpec):
+        config |= _bit_config(spec)
+    elif isinstance(spec, ViTSpec):
+        config |= _vit_config(spec, kind)
     if spec.num_classes:
         names = class_names or tuple(f"LABEL_{i}" for i in range(spec.num_classes))
         config["id2label"] = {str(i): name for i, name in enumerate(names)}
@@ -183,8 +186,7 @@ def _lacks_of_vit(spec: ViTSpec, kind: str) -> str | None:
 
 def _lacks_of_resnet(spec: ResNetSpec) -> str | None:
     body = spec.body
-    rules = {"padding": body.padding, "pool_border": body.pool_border}
-    rules["preactivation"] = body.preactivation
+    rules = {field: getattr(body, field) for field in LAYERS["bottleneck"]}
     if rules not in LAYERS.values() or body.weight_standardization is None:
         return f"ResNet with {rules} and weight_standardization={body.weight_standardization!r}"
     return (
@@ -197,7 +199,7 @@ def _vit_config(spec: ViTSpec, kind: str) -> dict[str, Any]:
     suffix = "Model" if not spec.num_classes else "ForImageClassification"
     if spec.distilled and spec.num_classes:
         suffix += "WithTeacher"
-    config = {
+    config: dict[str, Any] = {
         "architectures": [f"{model}{suffix}"],
         "model_type": kind,
         "hidden_size": spec.hidden_size,

@@ -88,7 +88,8 @@ def _names(entries: Mapping[str, Entry], spec: Spec | None) -> dict[str, str]:
     layers = {key.split("/")[1] for key in entries if key.startswith("layers/")}
     units = _counted("bottleneck_unit", layers)
     first = [f"layers/{unit}/conv_proj/vars/0" in entries for unit in units]
-    names, stage, place = {}, 0, 0
+    names: dict[str, str] = {}
+    stage, place = 0, 0
     for unit, is_first in zip(units, first, strict=True):  # the first of a stage has a projection
         stage, place = (stage + 1, 1) if is_first else (stage, place + 1)
         names[unit] = f"block{stage}_unit{place}"
@@ -100,7 +101,7 @@ def _names(entries: Mapping[str, Entry], spec: Spec | None) -> dict[str, str]:
     )
     if "dense_1" in layers:
         heads = ("head", "head_dist") if distilled else ("pre_logits", "head")
-        return names | dict(zip(("dense", "dense_1"), heads, strict=True))
+        return names | {"dense": heads[0], "dense_1": heads[1]}
     headless = spec is not None and not spec.num_classes
     return names | {"dense": "pre_logits" if headless else "head"}
 
