@@ -40,10 +40,8 @@ def float32_model(model: Any) -> tuple[Any, str | None]:
     policy = model.get_config()["dtype"]
     if policy == "float32":
         return model, None
-    copy = type(model)(model.spec, card=model.card, name=model.name, dtype="float32")
-    copy.copy_weights(model)
     return (
-        copy,
+        model.with_spec(model.spec, dtype="float32"),
         f"exported from a float32 copy of the {policy} model, which is what it is compared with.",
     )
 

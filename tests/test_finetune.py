@@ -9,11 +9,13 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import VisionModel, ViTSpec
+from keras_vit import HybridSpec, MixerSpec, ResNetSpec, VisionModel, ViTSpec
 from keras_vit.data.sources import arrays, open_source
+from keras_vit.spec import ResNetBody
 from keras_vit.train.evaluate import evaluate
 from keras_vit.train.finetune import default_recipe, finetune
 from keras_vit.train.report import escape
+from keras_vit.zoo.variants import BIT_NUMERICS
 
 TINY = ViTSpec(
     hidden_size=24,
@@ -71,6 +73,61 @@ def test_larger_models_get_lower_rates(size, most):
     assert recipe.base_lr == most
     assert recipe.clip_norm == 1.0 and recipe.warmup_fraction > 0
     assert default_recipe(spec, 10_000, from_scratch=True).base_lr >= 3e-4
+
+
+FAMILIES = {
+    "bit": ResNetSpec(
+        ResNetBody((1,), 0.5, **BIT_NUMERICS), image_size=24, in_channels=1, num_classes=7
+    ),
+    "hybrid": HybridSpec(
+        24, 40, 3, 1, 1, resnet=ResNetBody((1,), 0.5), image_size=24, in_channels=1, num_classes=7
+    ),
+    "mixer": MixerSpec(24, 12, 40, 1, 4, image_size=24, in_channels=1, num_classes=7),
+}
+
+
+@pytest.mark.tf_only  # tests/test_families.py trains them on JAX
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_of_every_family_is_fine_tuned_by_the_command(
+    official, tmp_path, capsys, family
+):
+    from keras_vit.cli import run
+
+    model = official.random(FAMILIES[family])
+    keras_vit.save_weights_as(model, tmp_path / "trunk.npz")
+    source = stripes(90, size=24)
+    np.savez(tmp_path / "images.npz", images=source.images, labels=source.labels)
+    out = tmp_path / "out"
+    arguments = ["finetune", str(tmp_path / "trunk.npz"), "--data", str(tmp_path / "images.npz")]
+    assert run([*arguments, "--out", str(out), "--epochs", "4", "--image-size", "24"]) == 0
+    report = json.loads((out / "report.json").read_text())
+    losses = [epoch["loss"] for epoch in report["history"]]
+    assert losses[-1] < losses[0]
+    assert report["recipe"]["optimizer"] == ("sgd" if family == "bit" else "adamw")
+    again = keras_vit.load(out / "model.npz")
+    assert again.spec == dataclasses.replace(FAMILIES[family], num_classes=3)
+    assert "accuracy" in capsys.readouterr().out
+
+
+def test_trained_resnets_get_the_rate_of_bit():
+    # arXiv 1912.11370, section 3.3: SGD at 0.003, no weight decay.
+    recipe = default_recipe(FAMILIES["bit"], 10_000)
+    assert (recipe.optimizer, recipe.base_lr, recipe.weight_decay) == ("sgd", 3e-3, 0.0)
+    for options in ({"from_scratch": True}, {"freeze": True}):
+        recipe = default_recipe(FAMILIES["bit"], 10_000, **options)
+        assert recipe.optimizer == "adamw" and recipe.base_lr >= 3e-4
+    for family in ("hybrid", "mixer"):
+        assert default_recipe(FAMILIES[family], 10_000).base_lr == 1e-3
+
+
+@pytest.mark.tf_only
+def test_a_resnet_learns_from_scratch(tmp_path):
+    found = finetune(
+        VisionModel(FAMILIES["bit"]), stripes(60, size=24), out=tmp_path / "run", from_scratch=True,
+        recipe=short(epochs=6),
+    )  # fmt: skip
+    losses = [epoch["loss"] for epoch in found.result.history]
+    assert losses[-1] < losses[0]
 
 
 @pytest.fixture(scope="module")

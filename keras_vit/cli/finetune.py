@@ -59,7 +59,10 @@ def finetune(
     ] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="Peak rate; by default by size.")] = None,
     optimizer: Annotated[
-        Optimizer | None, typer.Option("--optimizer", help="By default adamw.")
+        Optimizer | None,
+        typer.Option(
+            "--optimizer", help="By default adamw, for ResNets sgd; give --lr with another."
+        ),
     ] = None,
     augment: Annotated[
         str | None, typer.Option("--augment", help="Of flip, shift, erase: flip,shift.")

@@ -19,7 +19,7 @@ import numpy as np
 from keras_vit.card import Card, Metric
 from keras_vit.data.sources import Source
 from keras_vit.model import VisionModel
-from keras_vit.spec import Spec, pair
+from keras_vit.spec import ResNetSpec, Spec, changed, pair
 from keras_vit.train import report as reports
 from keras_vit.train import rundir
 from keras_vit.train.evaluate import Evaluation, evaluate
@@ -29,11 +29,14 @@ from keras_vit.zoo import api, loading, names
 from keras_vit.zoo.cards import all_cards, card_spec
 from keras_vit.zoo.variants import VARIANTS
 
-# AdamW's peak rate by hidden_size: larger models need smaller steps.
+# AdamW's peak rate by the width of a model: larger models need smaller steps.
 RATES = ((128, 1e-3), (256, 3e-4), (512, 1e-4), (768, 5e-5), (1024, 3e-5))
 RATE_BEYOND = 2e-5
 RATE_FROM_SCRATCH = 3e-4  # at least
 RATE_HEAD_ONLY = 3e-3  # a linear model on fixed features
+# BiT fine-tunes with SGD: arXiv 1912.11370, section 3.3 (BiT-HyperRule), its rate for 512 images. Small
+# batches take it too: 300 steps at a rate scaled down to 32 images hardly move a network.
+RATE_RESNET = 3e-3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,11 +61,16 @@ def default_recipe(
 ) -> Recipe:
     """A recipe that is safe for a model of this size on this many images.
 
-    AdamW at a low rate with a tenth of warm-up, clipping at 1, cosine decay; as many epochs as give
-    300 steps, at least 5 and at most 30; stop after 5 epochs without a better validation accuracy.
+    AdamW at a low rate (SGD for a trained ResNet) with a tenth of warm-up, clipping at 1, cosine
+    decay; as many epochs as give 300 steps, at least 5 and at most 30; stop after 5 epochs without a
+    better validation accuracy.
     """
-    rate = next((r for size, r in RATES if spec.hidden_size <= size), RATE_BEYOND)
-    if freeze:
+    sgd = isinstance(spec, ResNetSpec) and not (freeze or from_scratch)
+    width = getattr(spec, "hidden_size", spec.feature_size)
+    rate = next((r for size, r in RATES if width <= size), RATE_BEYOND)
+    if sgd:
+        rate = RATE_RESNET
+    elif freeze:
         rate = RATE_HEAD_ONLY
     elif from_scratch:
         rate = max(rate, RATE_FROM_SCRATCH)
@@ -70,8 +78,9 @@ def default_recipe(
     return Recipe(
         epochs=min(30, max(5, -(-300 * batch_size // max(examples, 1)))),
         batch_size=batch_size,
+        optimizer="sgd" if sgd else "adamw",
         base_lr=rate,
-        weight_decay=0.01,
+        weight_decay=0.0 if sgd else 0.01,
         early_stopping=5,
         seed=seed,
     )
@@ -175,8 +184,9 @@ def finished(model: VisionModel, train: Source) -> VisionModel:
 def rebuilt(model: VisionModel, classifier_activation: str | None, dtype: str) -> VisionModel:
     """The same weights, frozen layers and card under another activation and dtype policy."""
     spec = dataclasses.replace(model.spec, classifier_activation=classifier_activation)
-    copy = VisionModel.from_config({**model.get_config(), "spec": spec.to_dict(), "dtype": dtype})
-    copy.copy_weights(model)
+    config = model.get_config()
+    copy = model.with_spec(spec, dtype=dtype, frozen=config["frozen"])
+    copy._trainable = config["trainable"]
     return copy
 
 
@@ -256,13 +266,13 @@ def _network(
         )
     if from_scratch:
         spec, card = (model.spec, model.card) if given else _spec_and_card(model)
-        spec = dataclasses.replace(
-            spec,
-            num_classes=train.num_classes,
-            image_size=image_size or spec.image_size,
-            representation_size=None,
-            classifier_activation=None,
-        )
+        changes = {
+            "num_classes": train.num_classes,
+            "image_size": image_size or spec.image_size,
+            "representation_size": None,
+            "classifier_activation": None,
+        }
+        spec = changed(spec, changes, str(model))
         return VisionModel(spec, card=_scratch_card(card, spec), dtype=dtype)
     if given:
         network = model.replace_head(train.num_classes, train.class_names)
