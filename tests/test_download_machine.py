@@ -18,7 +18,7 @@ import pytest
 
 from keras_vit.card import Card
 from keras_vit.cli import run
-from keras_vit.zoo import cards
+from keras_vit.zoo import addressed, cards
 from keras_vit.zoo.fetch import CACHE_VARIABLE, cache_folder, fetch, find
 from keras_vit.zoo.fetching import download, lock, partial
 from keras_vit.zoo.fetching.addresses import fetch_url
@@ -27,6 +27,8 @@ from keras_vit.zoo.fetching.process_lock import one_process
 _buffer = io.BytesIO()
 np.savez(_buffer, a=np.random.default_rng(0).normal(size=60_000))
 DATA = _buffer.getvalue()
+GOOGLE = "https://storage.googleapis.com"
+AUGREG = "i21k-301ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"  # no table has it
 SHA = hashlib.sha256(DATA).hexdigest()
 
 
@@ -289,6 +291,29 @@ def test_a_dry_run_lists_and_asks_nobody(server, own_card, tmp_path, capsys):
     assert len(server.requests) == 1
 
 
+def test_the_address_of_a_known_checkpoint_is_fetched_where_loading_looks(server, own_card, capsys):
+    """Loading reads such an address as the card's name, so a fetch for offline use must, too."""
+    (row,) = answer(capsys, "fetch", server.url("/w.npz"))
+    assert row["name"] == own_card and row["path"].endswith("cache/bucket/w.npz")
+    assert addressed.fetched(addressed.named(server.url("/w.npz")), None, True) == own_card
+    assert answer(capsys, "fetch", server.url("/w.npz"), "--offline")[0]["was_here"]
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("gs://vit_models/imagenet21k/R50+ViT-B_16.npz", "R50+ViT-B/16@orig_in21k"),
+        (f"{GOOGLE}/vit_models/imagenet21k/R50%2BViT-B_16.npz", "R50+ViT-B/16@orig_in21k"),
+        (f"{GOOGLE}/vit_models/augreg/B_16-{AUGREG}.npz", f"ViT-B/16@{AUGREG}"),
+        (f"https://example.org/B_16-{AUGREG}.npz", None),
+        ("hf://org/repo", None),
+    ],
+)
+def test_addresses_of_known_checkpoints_mean_these(address, name):
+    assert addressed.named(address) == (name or address)
+
+
 def test_fetch_offline_uses_only_what_is_here(server, own_card, capsys, tmp_path):
     assert run(["fetch", own_card, "--offline"]) == 2
     assert "are not on this machine" in capsys.readouterr().err
@@ -392,7 +417,9 @@ def test_progress_is_lines_where_there_is_no_terminal(server, capsys):
 def test_progress_is_a_bar_with_size_and_rate_in_a_terminal(server):
     """On a pseudo-terminal, as a person sees it."""
     primary, secondary = os.openpty()
-    code = "import sys; from keras_vit.zoo.fetching.addresses import fetch_url; fetch_url(sys.argv[1])"
+    code = (
+        "import sys; from keras_vit.zoo.fetching.addresses import fetch_url; fetch_url(sys.argv[1])"
+    )
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", code, server.put("/w.npz", DATA, delay=0.3)],

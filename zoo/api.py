@@ -149,7 +149,7 @@ def load(
         ValueError: unknown name or tag, a file that does not fit; the message names all of it.
         FileNotFoundError: the weights are not on this machine; the message says how to get them.
     """
-    from keras_vit.zoo import loading
+    from keras_vit.zoo import addressed, loading
 
     changes = {
         "num_classes": num_classes,
@@ -163,8 +163,8 @@ def load(
         "stochastic_depth": stochastic_depth,
     }
     changes = {field: value for field, value in changes.items() if value is not None}
-    name_or_spec = loading.fetched(loading.named(name_or_spec), cache_dir, offline)
-    weights = loading.fetched(weights, cache_dir, offline)
+    name_or_spec = addressed.fetched(addressed.named(name_or_spec), cache_dir, offline)
+    weights = addressed.fetched(weights, cache_dir, offline)
     if isinstance(name_or_spec, ImageSpec):
         checkpoint = loading.of_spec(name_or_spec, weights)
     elif path := loading.as_path(name_or_spec):

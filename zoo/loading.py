@@ -14,10 +14,10 @@ from keras_vit.card import Card
 from keras_vit.model import HEADS, VisionModel
 from keras_vit.spec import Spec, ViTSpec, changed
 from keras_vit.zoo import adapt, names
+from keras_vit.zoo.addressed import is_address
 from keras_vit.zoo.augreg import known_card
 from keras_vit.zoo.cards import all_cards, card_spec
 from keras_vit.zoo.fetch import fetch
-from keras_vit.zoo.fetching.sources import NETWORK
 from keras_vit.zoo.formats import read_weights, sidecar
 from keras_vit.zoo.formats.configs import read_config
 from keras_vit.zoo.formats.detect import what_is
@@ -57,44 +57,6 @@ class Checkpoint:
         return bool(self.patch_resize or (self.card and self.card.patch_resize))
 
 
-def named(value: Any) -> Any:
-    """The value; for an address that is a source of a card the name of that card.
-
-    A known checkpoint is more than its file: labels, preprocessing, numerics, hash.
-    """
-    card = _card_at(value)
-    return card.name if card else value
-
-
-def fetched(value: Any, cache_dir: Any, offline: bool | None) -> Any:
-    """The value; for an address the path of what was fetched from there.
-
-    Raises:
-        OSError, ValueError: it cannot be fetched, or is no address of weights.
-    """
-    if not _is_address(value):
-        return value
-    if card := _card_at(value):
-        return fetch(card, cache_dir=cache_dir, offline=offline)
-    from keras_vit.zoo.fetching.addresses import fetch_repo, fetch_url
-
-    by_scheme = fetch_repo if value.startswith("hf://") else fetch_url
-    return by_scheme(value, cache_dir=cache_dir, offline=offline)
-
-
-def _is_address(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith(NETWORK)
-
-
-def _card_at(value: Any) -> Card | None:
-    """The card that has a file, or the weights of a hub repository, among its sources."""
-    if not _is_address(value):
-        return None
-    whole = f"{value.rstrip('/')}/model.safetensors"
-    found = (c for c in all_cards().values() if value in c.sources or whole in c.sources)
-    return next(found, None)
-
-
 def as_path(value: Any) -> Path | None:
     """The value as a path when it is one: a PathLike, an existing file, a folder that holds a model, an
     index of shards, or something with a known suffix.
@@ -105,7 +67,7 @@ def as_path(value: Any) -> Path | None:
     text = os.fspath(value)
     path = Path(text)
     is_path = isinstance(value, os.PathLike) or path.is_file() or _is_folder(path)
-    if not is_path and (text.startswith(NETWORK) or path.suffix not in SUFFIXES):
+    if not is_path and (is_address(text) or path.suffix not in SUFFIXES):
         return None
     if not path.exists():
         raise FileNotFoundError(f"{text} does not exist: give the path of a checkpoint file.")

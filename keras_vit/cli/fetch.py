@@ -46,7 +46,7 @@ def fetch(
 
     An interrupted download goes on where it stopped when the same command runs again.
     """
-    plans = [_plan(name, cache_dir) for name in names]
+    plans = [_plan(name, cache_dir) for name in _named(names)]
     if dry_run:
         return Answer([dataclasses.asdict(plan) for plan in plans], _view(plans))
     found = []
@@ -89,7 +89,10 @@ def lock(
 
     check_file(output, (".lock", ".json"), force)
     folder = cache_folder(cache_dir)
-    entries = [e for n in names for e in _entries(n, cache_dir)] if names else entries_of(folder)
+    if names:
+        entries = [e for name in _named(names) for e in _entries(name, cache_dir)]
+    else:
+        entries = entries_of(folder)
     if not entries:
         raise ValueError(
             f"nothing was fetched into {folder} yet: keras-vit fetch NAME, or name models."
@@ -101,10 +104,17 @@ def lock(
     return Answer({"output": str(output), **values}, view)
 
 
-def _is_address(name: str) -> bool:
-    from keras_vit.zoo.fetching.sources import NETWORK
+def _named(names: list[str]) -> list[str]:
+    """The names as loading reads them: the address of a known checkpoint is that checkpoint."""
+    from keras_vit.zoo.addressed import named
 
-    return name.startswith(NETWORK)
+    return [named(name) for name in names]
+
+
+def _is_address(name: str) -> bool:
+    from keras_vit.zoo.addressed import is_address
+
+    return is_address(name)
 
 
 def _fetch(name: str, cache_dir: Path | None, offline: bool | None) -> Path:
