@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.spec import ResNetBody, ResNetSpec
 from keras_vit.zoo.formats import read_weights
 from keras_vit.zoo.infer import spec_of
@@ -17,6 +18,10 @@ from keras_vit.zoo.weights import load_weights
 # less: tests/test_units.py tells those apart.
 TOLERANCE = 1e-5
 BIT = ("bit_1_1_w05", "bit_1_1_1_1_w1")
+
+
+def array(x):
+    return keras.ops.convert_to_numpy(x)
 
 
 def spec_of_bit(fixture, x, **changes):
@@ -92,6 +97,27 @@ def test_lone_files_tell_their_architecture(official):
     fixture = official.read("bv_resnetv1_gn_1_1_w05")
     found = spec_of(read_weights(fixture.stored), image_size=(32, 32))
     assert found == ResNetSpec(ResNetBody((1, 1), 0.5), image_size=32, num_classes=10)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_token", "hybrid_1_1_w05", "bit_1_1_w05", "mixer_tiny"])
+@pytest.mark.case("L09")
+def test_a_file_gives_its_own_head_none_or_a_new_one(official, tmp_path, name):
+    fixture = official.read(name)
+    np.savez(tmp_path / "file.npz", **fixture.stored)
+    own, none, new = (
+        keras_vit.load(tmp_path / "file.npz", image_size=32, num_classes=classes)
+        for classes in (None, 0, 6)
+    )
+    size = own.spec.feature_size
+    assert [m.output_shape for m in (own, none, new)] == [(None, 10), (None, size), (None, 6)]
+    assert own.has_usable_head and not none.has_usable_head and not new.has_usable_head
+    weights = {v.path: array(v) for v in own.weights}
+    for other, more in ((none, set()), (new, {"head/kernel", "head/bias"})):
+        found = {v.path: array(v) for v in other.weights}
+        assert set(found) == (set(weights) - {"head/kernel", "head/bias"}) | more
+        for path in set(found) - {"head/kernel", "head/bias"}:
+            np.testing.assert_array_equal(found[path], weights[path], err_msg=path)
+    assert not array(new.get_layer("head").kernel).any()
 
 
 def test_files_of_bit_do_not_fit_the_v1_network(official):
