@@ -279,7 +279,10 @@ BAD = {
         "cannot write to",
     ),
     "unwritable file": (["convert", "{trunk}", "/nowhere/x.npz"], "cannot write to /nowhere"),
-    "wrong suffix": (["convert", "{trunk}", "{new}.h5"], "must end in .npz, .safetensors, .weights.h5, .keras or in nothing"),
+    "wrong suffix": (
+        ["convert", "{trunk}", "{new}.h5"],
+        "must end in .npz, .safetensors, .weights.h5, .keras or in nothing",
+    ),
     "existing file": (["convert", "{trunk}", "{trunk}"], "--force"),
     "existing run": (["train", "fashion_mnist/ten", "--out", "{images}"], "is not empty"),
     "unknown task": (["train", "cifar", "--out", "{new}"], "no training task 'cifar'"),
