@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -251,3 +252,56 @@ def test_the_arithmetic_of_sizes_is_that_of_the_writer(tmp_path):
     shapes = {"cls": [1, 1, 8], "Transformer/encoder_norm/scale": [8], "head/kernel": [8, 3]}
     write_npz(tmp_path / "x.npz", {k: np.zeros(s, np.float32) for k, s in shapes.items()})
     assert (tmp_path / "x.npz").stat().st_size == npz_size(shapes)
+
+
+@pytest.mark.parametrize("name", ["timm__vit_tiny_r_s16_p8_224", "timm__mixer_b16_224",
+                                  "timm__resnetv2_50x1_bit", "hf__dinov2_base", "hf__bit_50",
+                                  "hf__deit_base_distilled_patch16_224"])  # fmt: skip
+def test_any_shape_of_any_array_is_a_network_or_an_error_in_a_sentence(name):
+    """What `spec_of` concludes from a file that lies is checked against the model later."""
+    for key in PEERS[name]:
+        if re.search(r"(stages|layers?|blocks)\.[1-9]", key):  # the first of each kind will do
+            continue
+        for shape in ([], [0], [7], [0, 3], [5, 2], [2, 0, 1], [1, 2, 3], [4, 0, 1, 1], [1] * 6):
+            state = entries({**PEERS[name], key: shape})
+            try:
+                if name.startswith("timm"):
+                    weights = timm.read(state, name, NOTHING)
+                else:
+                    weights = huggingface.read(state, name, NOTHING, NOTHING)
+                assert spec_of(weights).num_params > 0
+            except ValueError as error:
+                assert len(str(error)) < 500
+        without = entries({k: v for k, v in PEERS[name].items() if k != key})
+        if not (timm.is_timm(without) or huggingface.is_huggingface(without)):
+            continue
+        try:
+            library = timm if timm.is_timm(without) else huggingface
+            configs = (NOTHING,) if library is timm else (NOTHING, NOTHING)
+            assert spec_of(library.read(without, name, *configs)).num_params > 0
+        except ValueError as error:
+            assert len(str(error)) < 500
+
+
+@pytest.mark.case("R01")
+@pytest.mark.parametrize(
+    ("count", "image_size", "grid", "prefix"),
+    [
+        (17, None, (4, 4), 1),
+        (25, None, (5, 5), 0),  # 24 is no square
+        (25, (32, 48), (4, 6), 1),  # but 4 x 6, and the class token's
+        (50, (32, 64), (7, 7), 1),  # of other images: 4 x 8 is neither 50 nor 49
+        (50, (40, 80), (7, 7), 1),  # 5 x 10 would leave the class token without
+        (24, (32, 48), (4, 6), 0),
+    ],
+)
+def test_a_grid_that_is_expected_goes_before_a_square(count, image_size, grid, prefix):
+    state = {
+        "patch_embed.proj.weight": [64, 3, 8, 8],
+        "cls_token": [1, 1, 64],
+        "pos_embed": [1, count, 64],
+        "blocks.0.attn.qkv.weight": [192, 64],
+        "blocks.0.mlp.fc1.weight": [128, 64],
+    }
+    spec = spec_of(timm.read(entries(state), "x", NOTHING), image_size=image_size)
+    assert spec.grid == grid and spec.posemb_prefix == prefix

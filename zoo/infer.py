@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.posemb import infer_grid
-from keras_vit.spec import HybridSpec, MixerSpec, ResNetBody, ResNetSpec, Spec, ViTSpec
+from keras_vit.spec import HybridSpec, MixerSpec, ResNetBody, ResNetSpec, Spec, ViTSpec, pair
 from keras_vit.zoo.formats.entry import Entry
 from keras_vit.zoo.formats.keys import Weights
 from keras_vit.zoo.variants import BIT_NUMERICS, VARIANTS
@@ -46,49 +46,83 @@ def _vit(weights: Weights, image_size: tuple[int, int] | None, like: Spec | None
     needed += [] if bare else ["encoderblock_0/attention/query/kernel", mlp]
     if missing := [key for key in needed if key not in found]:
         raise ValueError(f"{weights.name} is no Vision Transformer: it lacks {missing}.")
-    height, width, channels, size = found["embedding/kernel"].shape
-    body = _body(found, facts.pop("body", {}), like) if "conv_root/kernel" in found else None
+    height, width, channels, size = _shape(weights, "embedding/kernel", 4)
+    body = _body(weights, facts.pop("body", {}), like) if "conv_root/kernel" in found else None
     distilled = "dist/token" in found
-    prefixes = (0, 1 + int(distilled)) if "cls/token" in found else (0,)
-    table = found.get("posembed_input/table")
+    table = "posembed_input/table"
     includes_cls = True
-    if table is not None:
-        own = like.grid[0] * like.grid[1] if isinstance(like, ViTSpec) else -1
-        try:
-            if like is not None and table.shape[1] - own in prefixes:
-                grid, prefix = like.grid, table.shape[1] - own
-            else:
-                grid, prefix = infer_grid(table.shape[1], prefixes=prefixes)
-            includes_cls = prefix > 0 or "cls/token" not in found
+    image_size = pair(facts["image_size"], "image_size") if "image_size" in facts else image_size
+    if table in found:
+        full = 1 + int(distilled) if "cls/token" in found else 0
+        wanted = _grid(image_size, (height, width), body)
+        grid, prefix = _positions(_shape(weights, table, 3)[1], full, wanted, like)
+        includes_cls = prefix > 0 or not full
+        if grid != wanted or not body:
             stride = 2 ** (2 + max(len(body.block_units) - 1, 0)) if body else 1
             image_size = (grid[0] * height * stride, grid[1] * width * stride)
-        except ValueError:  # not square, so only the caller can know
-            if image_size is None and "image_size" not in facts:
-                raise
     fields = {
         "hidden_size": size,
-        "mlp_dim": 1 if bare else found[mlp].shape[1],
+        "mlp_dim": 1 if bare else _shape(weights, mlp, 2)[1],
         "num_layers": _count(found, r"encoderblock_(\d+)/.*"),
         "patch_size": (height, width),
         "image_size": image_size,
-        "in_channels": found["conv_root/kernel"].shape[2] if body else channels,
+        "in_channels": _shape(weights, "conv_root/kernel", 4)[2] if body else channels,
         "num_classes": _classes(found),
         "pool": "map" if "map/probe" in found else "token" if "cls/token" in found else "gap",
         "representation_size": _last_axis(found, "pre_logits/kernel"),
-        "posemb": "learn" if table else "none" if bare else "sincos2d",
+        "posemb": "learn" if table in found else "none" if bare else "sincos2d",
         "posemb_includes_cls": includes_cls,
         "distilled": distilled,
-        "num_registers": found["registers/tokens"].shape[1] if "registers/tokens" in found else 0,
+        "num_registers": _shape(weights, "registers/tokens", 3)[1]
+        if "registers/tokens" in found
+        else 0,
         "layer_scale": 1e-5 if "encoderblock_0/scale1/scale" in found else None,
         "ffn": "swiglu" if swiglu else "mlp",
         **({"num_heads": 1} if bare else {}),
-        **facts,
+        **{**facts, "image_size": image_size},
     }
     if fields["image_size"] is None:
         raise ValueError(f"{weights.name} has no position table: give image_size.")
     if "num_heads" not in fields:
         fields["num_heads"] = _heads(fields, weights.name, like)
     return HybridSpec(**fields, resnet=body) if body else ViTSpec(**fields)
+
+
+def _grid(
+    image_size: tuple[int, int] | None, patch: tuple[int, int], body: ResNetBody | None
+) -> tuple[int, int] | None:
+    """Patches (down, across) of an image."""
+    if image_size is None:
+        return None
+    height, width = body.feature_map(image_size) if body else image_size
+    return height // patch[0], width // patch[1]
+
+
+def _positions(
+    count: int, full: int, wanted: tuple[int, int] | None, like: Spec | None
+) -> tuple[tuple[int, int], int]:
+    """The grid of a position table and the number of entries before it.
+
+    24 patches and a class token are as many entries as 5x5 patches, so what is expected goes first,
+    and an entry for each token before none.
+
+    Args:
+        count: entries of the table.
+        full: of them the tokens', if they have any.
+        wanted: the grid of the images that are meant.
+        like: the network that is expected.
+
+    Raises:
+        ValueError: it is no grid that is expected, and no square one.
+    """
+    if isinstance(like, ViTSpec) and math.prod(like.grid) + like.posemb_prefix == count:
+        return like.grid, like.posemb_prefix
+    for prefix in (full, 0):
+        if wanted and math.prod(wanted) + prefix == count:
+            return wanted, prefix
+        if math.isqrt(count - prefix) ** 2 == count - prefix > 0:
+            return infer_grid(count, prefixes=(prefix,))
+    return infer_grid(count, prefixes=(0, full))
 
 
 def _heads(fields: Mapping[str, Any], name: str, like: Spec | None) -> int:
@@ -110,17 +144,20 @@ def _heads(fields: Mapping[str, Any], name: str, like: Spec | None) -> int:
 
 def _resnet(weights: Weights, image_size: tuple[int, int] | None, like: Spec | None) -> ResNetSpec:
     return ResNetSpec(
-        body=_body(weights.entries, weights.facts.get("body", {}), like),
-        in_channels=weights.entries["conv_root/kernel"].shape[2],
+        body=_body(weights, weights.facts.get("body", {}), like),
+        in_channels=_shape(weights, "conv_root/kernel", 4)[2],
         num_classes=_classes(weights.entries),
         image_size=image_size or weights.facts.get("image_size") or (224, 224),
     )
 
 
-def _body(found: Mapping[str, Entry], facts: Mapping[str, Any], like: Spec | None) -> ResNetBody:
+def _body(weights: Weights, facts: Mapping[str, Any], like: Spec | None) -> ResNetBody:
+    found = weights.entries
     stages = _count(found, r"block(\d+)_unit\d+/.*")
-    root = found["conv_root/kernel"].shape[3]
-    width = found["block1_unit1/conv1/kernel"].shape[3] if stages else root
+    root = _shape(weights, "conv_root/kernel", 4)[3]
+    width = root
+    if "block1_unit1/conv1/kernel" in found:
+        width = _shape(weights, "block1_unit1/conv1/kernel", 4)[3]
     rules = {} if "gn_root/scale" in found else BIT_NUMERICS  # files cannot tell them
     expected = getattr(like, "body", getattr(like, "resnet", None))
     groups = {"norm_groups": expected.norm_groups} if expected else {}
@@ -134,8 +171,8 @@ def _body(found: Mapping[str, Entry], facts: Mapping[str, Any], like: Spec | Non
 
 def _mixer(weights: Weights, image_size: tuple[int, int] | None) -> MixerSpec:
     found = weights.entries
-    height, width, channels, size = found["embedding/kernel"].shape
-    tokens, tokens_mlp = found["mixerblock_0/token_mixing/dense1/kernel"].shape
+    height, width, channels, size = _shape(weights, "embedding/kernel", 4)
+    tokens, tokens_mlp = _shape(weights, "mixerblock_0/token_mixing/dense1/kernel", 2)
     side = math.isqrt(tokens)
     if image_size is None and side * side != tokens:
         raise ValueError(f"{weights.name} mixes {tokens} tokens, no square: give image_size.")
@@ -143,7 +180,7 @@ def _mixer(weights: Weights, image_size: tuple[int, int] | None) -> MixerSpec:
         **{
             "hidden_size": size,
             "tokens_mlp_dim": tokens_mlp,
-            "channels_mlp_dim": found["mixerblock_0/channel_mixing/dense1/kernel"].shape[1],
+            "channels_mlp_dim": _shape(weights, "mixerblock_0/channel_mixing/dense1/kernel", 2)[1],
             "num_layers": _count(found, r"mixerblock_(\d+)/.*"),
             "patch_size": (height, width),
             "image_size": image_size or (side * height, side * width),
@@ -154,12 +191,29 @@ def _mixer(weights: Weights, image_size: tuple[int, int] | None) -> MixerSpec:
     )
 
 
+def _shape(weights: Weights, path: str, rank: int) -> tuple[int, ...]:
+    """The shape of an array that a network cannot do without.
+
+    Raises:
+        ValueError: it is missing, empty, or has other axes.
+    """
+    if path not in weights.entries:
+        raise ValueError(f"{weights.name} has nothing for {path}: it is another network.")
+    shape = tuple(weights.entries[path].shape)
+    if len(shape) != rank or 0 in shape:
+        raise ValueError(
+            f"{weights.name} has {weights.keys.get(path, path)} of the shape {weights.shapes.get(path, shape)}, "
+            f"which no network here has."
+        )
+    return shape
+
+
 def _classes(found: Mapping[str, Entry]) -> int:
     return _last_axis(found, "head/kernel") or 0
 
 
 def _last_axis(found: Mapping[str, Entry], path: str) -> int | None:
-    return found[path].shape[-1] if path in found else None
+    return found[path].shape[-1] if path in found and found[path].shape else None
 
 
 def _count(found: Mapping[str, Entry], pattern: str) -> int:
