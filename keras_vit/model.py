@@ -377,6 +377,9 @@ class VisionModel(keras.Model):
             frozen: paths of layers that are not trainable.
             skip: regular expression on paths of weights that start afresh.
             values: path -> what gives its value in place of this model's weight.
+
+        Raises:
+            KeyError: the spec has a weight that this model lacks.
         """
         values = {**{v.path: lambda v=v: v for v in self.weights}, **(values or {})}
         # Keras gives what is made in such a scope its first value when the scope ends.
