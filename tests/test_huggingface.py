@@ -146,6 +146,14 @@ def test_other_resolutions_are_hugging_faces(size):
     assert np.abs(array(other(arrays[f"input_interp_{i}"])) - found).max() > 10 * ATOL
 
 
+@pytest.mark.filterwarnings("ignore:.*accuracy drops:UserWarning")
+def test_both_tokens_of_deit_keep_their_positions_at_other_resolutions():
+    arrays = io("deit_two_heads")
+    model = keras_vit.load(HF / "deit_two_heads", image_size=(48, 40))
+    found = array(model(arrays["input_1"]))
+    np.testing.assert_allclose(found, arrays["logits_1"], rtol=0, atol=ATOL)
+
+
 @pytest.mark.parametrize("name", ["bit_groups8", "bit_v1"])
 def test_bit_of_both_kinds_at_several_sizes(name):
     arrays = io(name)

@@ -43,9 +43,9 @@ def images(shape, seed):
     return random.randint(-128, 128, size=shape).astype(np.float32) / 128
 
 
-def run(model, x):
+def run(model, x, **options):
     with torch.no_grad():
-        return model(torch.from_numpy(x.transpose(0, 3, 1, 2)).contiguous())
+        return model(torch.from_numpy(x.transpose(0, 3, 1, 2)).contiguous(), **options)
 
 
 def huggingface(name, model, outputs, seed, sizes=((32, 32),)):
@@ -54,7 +54,8 @@ def huggingface(name, model, outputs, seed, sizes=((32, 32),)):
     arrays = {}
     for i, size in enumerate(sizes):
         x, end = images((1, *size, 3), seed + i), f"_{i}" if i else ""
-        found = run(model, x)
+        options = {"interpolate_pos_encoding": True} if i and "bit" not in name else {}
+        found = run(model, x, **options)
         arrays[f"input{end}"] = x
         arrays |= {f"{key}{end}": getattr(found, key).numpy() for key in outputs}
     np.savez(FOLDER / "hf" / f"{name}_io.npz", **arrays)
@@ -92,6 +93,7 @@ def main():
         models.deit.DeiTForImageClassificationWithTeacher(deit),
         ("logits", "cls_logits", "distillation_logits"),
         1,
+        sizes=((32, 32), (48, 40)),
     )
     huggingface("deit_one_head", models.deit.DeiTForImageClassification(deit), ("logits",), 2)
     registers = {k: v for k, v in SMALL.items() if k != "intermediate_size"}
