@@ -470,3 +470,43 @@ def test_a_loaded_model_trains_and_leaves_the_file_and_other_models_alone(tiny_f
     for path, value in weights(second).items():
         np.testing.assert_array_equal(value, kept[path])
     assert tiny_file.read_bytes() == before
+
+
+def test_a_file_of_this_package_keeps_its_numerics_under_a_name(tmp_path):
+    """Its JSON tells them; a container that does not gets those of the name."""
+    spec = dataclasses.replace(
+        VARIANTS["ViT-Ti/16"].spec, num_layers=12, image_size=(32, 32), activation="gelu"
+    )
+    path = keras_vit.save_weights_as(random_model(spec), tmp_path / "mine.npz")
+    assert keras_vit.load("ViT-Ti/16", weights=path).spec == spec
+    path.with_suffix(".json").unlink()
+    assert keras_vit.load("ViT-Ti/16", weights=path).spec.activation == "gelu_tanh"
+
+
+def test_channels_are_adapted_only_when_asked_for(tiny_file):
+    """A JSON that is wrong about the file must not make another model of it."""
+    about = {"spec": {**TINY.to_dict(), "in_channels": 1}, "card": None}
+    tiny_file.with_suffix(".json").write_text(json.dumps(about))
+    with pytest.raises(ValueError, match=r"embedding/kernel has shape \(8, 8, 3, 24\)"):
+        keras_vit.load(tiny_file)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float64", "bfloat16", None])
+def test_weights_are_never_written_as_numbers_that_cannot_hold_them(tmp_path, dtype):
+    with pytest.raises(ValueError, match="dtype must be 'float32' or 'float16'"):
+        keras_vit.save_weights_as(random_model(TINY), tmp_path / "a.npz", dtype=dtype)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_model_or_name_is_told_in_a_sentence(tmp_path):
+    for value in (None, 3, b"ViT-B/16"):
+        with pytest.raises(ValueError, match="load takes a name, a path, an address or a spec"):
+            keras_vit.load(value)
+    part = random_model(TINY).features("encoded")
+    with pytest.raises(ValueError, match="is no model of this package"):
+        keras_vit.save_weights_as(part, tmp_path / "part.npz")
+
+
+def test_a_file_of_another_family_is_told_by_that_alone(tiny_file):
+    with pytest.raises(ValueError, match=r"it has family vit instead of resnet\.$"):
+        keras_vit.load("BiT-R50x1", weights=tiny_file)

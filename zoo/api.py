@@ -163,6 +163,8 @@ def load(
         "stochastic_depth": stochastic_depth,
     }
     changes = {field: value for field, value in changes.items() if value is not None}
+    if not isinstance(name_or_spec, (str, os.PathLike, ImageSpec)):
+        raise ValueError(f"load takes a name, a path, an address or a spec, got {name_or_spec!r}.")
     name_or_spec = addressed.fetched(addressed.named(name_or_spec), cache_dir, offline)
     weights = addressed.fetched(weights, cache_dir, offline)
     if isinstance(name_or_spec, ImageSpec):
@@ -198,12 +200,17 @@ def save_weights_as(
         force: replace an existing file, or a folder that holds nothing but weights and JSON.
 
     Raises:
-        ValueError: unknown format, another suffix, or something the layout cannot hold.
+        ValueError: unknown format or dtype, another suffix, or something the layout cannot hold.
         FileExistsError: the target exists and is not to be, or cannot be, replaced.
     """
+    from keras_vit.model import VisionModel
     from keras_vit.zoo.formats import FORMATS, write_weights
 
     path = Path(path)
+    if not isinstance(model, VisionModel):
+        raise ValueError(f"{model!r} is no model of this package: only those have a layout here.")
+    if dtype not in ("float32", "float16"):
+        raise ValueError(f"dtype must be 'float32' or 'float16', got {dtype!r}.")
     if format not in FORMATS:
         raise ValueError(f"format must be one of {list(FORMATS)}, got {format!r}.")
     if not path.name.endswith(FORMATS[format]):

@@ -200,8 +200,9 @@ TRUNK = ("block_units", "width_factor", "preactivation")
 def _with_file(path: Path, spec: Spec, variant: str | None = None) -> Checkpoint:
     """A file for a known architecture: head, resolution and pooling are the file's, the rest the spec's.
 
-    Positions and patches are resized by the rules of the variant's published checkpoints, whatever the
-    container would do, unless the file has a card of its own.
+    For a name, a file that this package wrote keeps its own numerics too. Positions and patches are
+    resized by the rules of the variant's published checkpoints, whatever the container would do,
+    unless the file has a card of its own.
     """
     checkpoint = of_file(path, spec.image_size, spec)
     theirs = checkpoint.spec
@@ -215,6 +216,8 @@ def _with_file(path: Path, spec: Spec, variant: str | None = None) -> Checkpoint
         for field, found, wanted in _identity(theirs, spec)
         if found != wanted and not (checkpoint.any_patch and field == "patch_size")
     }
+    if "family" in differ:  # which says it all
+        differ = {"family": differ["family"]}
     if differ:
         raise ValueError(
             f"{path} is another network: it has "
@@ -222,6 +225,9 @@ def _with_file(path: Path, spec: Spec, variant: str | None = None) -> Checkpoint
             + "."
         )
     cells = theirs.grid[0] * theirs.grid[1] == spec.grid[0] * spec.grid[1]
+    if variant and (checkpoint.model is not None or sidecar(path).is_file()):
+        flexible = ("patch_size", "image_size") if checkpoint.any_patch else ()
+        spec = dataclasses.replace(theirs, **{field: getattr(spec, field) for field in flexible})
     fields = {
         "image_size": spec.image_size if cells or checkpoint.any_patch else theirs.image_size,
         "in_channels": theirs.in_channels,
@@ -281,8 +287,10 @@ def make_model(
         skip = [HEADS]
     if checkpoint.any_patch or "patch_size" in changes:
         weights = adapt.with_patches(weights, target.patch_size)
+    if target.in_channels != own.in_channels:
+        weights = adapt.with_channels(weights, target.input_layer, target.in_channels)
     model = model_of(
-        adapt.with_channels(weights, target.input_layer, target.in_channels),
+        weights,
         target,
         card=_card_of(card, target, makes_head),
         dtype=dtype or checkpoint.dtype,
