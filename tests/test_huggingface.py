@@ -521,3 +521,16 @@ def test_the_backbone_of_a_hybrid_is_read(tmp_path):
     assert found.entries.keys() == entries.keys() - {"head/kernel", "head/bias"}
     body = spec_of(found, like=spec).resnet
     assert (body.weight_standardization, body.weight_epsilon, body.padding) == ("var", 1e-8, "same")
+
+
+@pytest.mark.parametrize("image_size", [(32, 40), (40, 40)])
+def test_a_resnet_of_any_image_size_is_read_back(random_model, tmp_path, image_size):
+    """Its config.json tells no size, but the preprocessing beside it does."""
+    body = ResNetBody((1, 1), 0.5, norm_groups=8, **BIT_NUMERICS)
+    model = random_model(ResNetSpec(body, image_size=image_size, num_classes=3))
+    folder = keras_vit.save_weights_as(model, tmp_path / "bit", format="huggingface")
+    assert keras_vit.load(folder).spec == model.spec
+    (folder / "keras_vit.json").unlink()
+    again = keras_vit.load(folder)
+    assert again.spec.image_size == image_size
+    assert again.preprocessing.resize == "stretch" and again.preprocessing.resize_to is None

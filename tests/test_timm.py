@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import keras
@@ -304,3 +305,11 @@ def test_the_wrong_gelu_is_seen(activation):
     model = model_of(weights, dataclasses.replace(TOKEN, activation=activation))
     other = arrays["logits_tanh" if activation == "gelu" else "logits_erf"]
     assert np.abs(array(model(arrays["input"])) - other).max() > 10 * ATOL
+
+
+def test_a_configuration_without_a_size_tells_no_preprocessing(tmp_path):
+    shutil.copytree(TIMM / "deit_distilled", tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["pretrained_cfg"]["input_size"] = []
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "preprocessing" not in read_weights(tmp_path).known

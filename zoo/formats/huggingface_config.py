@@ -49,8 +49,8 @@ def facts_of(weights: Weights, config: Config, processor: Config) -> dict[str, A
         )
     facts: dict[str, Any] = {}
     if is_bit:
-        if side := _crop(processor):
-            facts["image_size"] = (side, side)
+        if size := _pixels(processor):
+            facts["image_size"] = size
         return {**facts, "body": _body(config)}
     act = config.take("hidden_act", str, "gelu")
     if act not in GELU:
@@ -158,11 +158,14 @@ def _body(config: Config) -> dict[str, Any]:
     return {**CONVOLUTIONS, **LAYERS[kind], "norm_groups": config.take("num_groups", int, 32)}
 
 
-def _crop(processor: Config) -> int | None:
-    """Pixels that BiT's preprocessing leaves, which its config does not tell."""
-    size = processor.values.get("crop_size")
-    size = size.get("height") if isinstance(size, dict) else size
-    return size if isinstance(size, int) and size > 0 else None
+def _pixels(processor: Config) -> tuple[int, int] | None:
+    """(height, width) that BiT's preprocessing leaves, which its config does not tell."""
+    crops = processor.values.get("do_center_crop", True)
+    size = processor.values.get("crop_size") if crops else processor.values.get("size")
+    if isinstance(size, dict):
+        size = size.get("height"), size.get("width")
+    sides = size if isinstance(size, tuple) else (size, size)
+    return sides if all(isinstance(n, int) and n > 0 for n in sides) else None
 
 
 def _lacks_of_vit(spec: ViTSpec, kind: str) -> str | None:

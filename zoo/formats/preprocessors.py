@@ -85,11 +85,11 @@ def from_timm(config: Config) -> Preprocessing | None:
     """The rule of timm's `pretrained_cfg`; None where it tells none."""
     if "mean" not in config or "input_size" not in config:
         return None
-    size = config.numbers("input_size")[-1]
+    sizes = config.numbers("input_size")
     method = config.take("interpolation", str, "bicubic")
-    if method not in METHODS:
+    if method not in METHODS or not sizes:
         return None
-    to = math.floor(size / _positive(config, "crop_pct", 0.875))
+    to = math.floor(sizes[-1] / _positive(config, "crop_pct", 0.875))
     return Preprocessing(
         resize="stretch" if config.take("crop_mode", str, "center") == "squash" else "shorter_side",
         method=method,
