@@ -202,6 +202,35 @@ def test_convert_there_and_back(capsys, tuned, tmp_path):
     np.testing.assert_array_equal(before.probabilities(x), after.probabilities(x))
 
 
+def test_every_container_is_written_and_opened(capsys, files, tuned, tmp_path):
+    """The suffix decides, or --format; a folder of weights is no exported model."""
+    made = {
+        "a.safetensors": "timm",
+        "b.weights.h5": "keras_weights",
+        "c": "keras_hub",
+        "d.npz": "google_npz",
+    }
+    before, model = None, tuned / "model.keras"
+    for name, layout in made.items():
+        options = ("--format", layout) if layout == "keras_hub" else ()
+        found = answer(capsys, "convert", model, tmp_path / name, *options)
+        assert found["format"] == layout and found["bytes"] > 0
+        model = tmp_path / name  # each from the one before
+        assert answer(capsys, "info", model)["spec"] == found["spec"]
+        images = answer(capsys, "predict", model, files / "images" / "Bag" / "0.png")
+        before = before or images[0]["predictions"]
+        assert images[0]["predictions"] == before
+    code, _, err = call(capsys, "convert", model, tmp_path / "c", "--format", "keras_hub")
+    assert code == 2 and "--force" in err
+    assert answer(
+        capsys, "convert", model, tmp_path / "c", "--format", "keras_hub", "--dtype", "float16", "--force"
+    )["bytes"]  # fmt: skip
+    code, _, err = call(capsys, "convert", model, tmp_path / "e")
+    assert code == 2 and "Hugging Face's layout has no network with pool='gap'" in err
+    code, _, err = call(capsys, "convert", model, tmp_path / "f.keras", "--dtype", "float16")
+    assert code == 2 and "keeps float32 weights" in err
+
+
 def test_export_and_what_runs_the_exported_file(capsys, files, tuned, tmp_path):
     # On JAX this starts a process of its own with TensorFlow.
     out, data = tmp_path / "model.tflite", ("--data", f"folder:{files / 'images'}")

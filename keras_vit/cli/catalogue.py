@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_vit.cli.common import Answer, bytes_text, table
+from keras_vit.cli.common import Answer, bytes_text, is_exported, table
 
 Pattern = Annotated[
     str,
@@ -129,9 +129,9 @@ def _augreg(model: str, best: str | None, index: Path | None) -> Answer:
 def info(name: Name) -> Answer:
     """Show what is known of a checkpoint, an architecture or a file."""
     path = Path(name)
-    if path.exists() and path.suffix in (".tflite", ""):
+    if path.exists() and is_exported(path):
         return _artifact(path)
-    if path.is_file():
+    if path.exists():
         return _file(path)
     from keras_vit.zoo import names
     from keras_vit.zoo.api import card as card_of

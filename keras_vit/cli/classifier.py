@@ -9,11 +9,12 @@ import numpy as np
 import typer
 
 from keras_vit.card import Preprocessing
+from keras_vit.cli.common import is_exported
 
 Model = Annotated[
     str,
     typer.Argument(
-        help="A name (ViT-B/16), a .keras or .npz file, a .tflite file or a SavedModel folder.",
+        help="A name (ViT-B/16), a checkpoint, a .tflite file or a SavedModel folder.",
         show_default=False,
     ),
 ]
@@ -54,7 +55,7 @@ def open_classifier(name: str, image_size: tuple[int, int] | None = None) -> Cla
         FileNotFoundError: it is not on this machine.
     """
     path = Path(name)
-    if path.suffix == ".tflite" or path.is_dir():
+    if is_exported(path):
         if image_size:
             raise ValueError(f"{name} is an exported file: its image size is fixed.")
         return _exported(name)

@@ -179,6 +179,12 @@ def check_file(path: Path, suffixes: tuple[str, ...], force: bool) -> None:
     check_parent(path)
 
 
+def is_exported(path: Path) -> bool:
+    """Whether a path is an exported model: a .tflite file or a folder, unless it holds weights."""
+    holds_weights = (path / "config.json").is_file() or any(path.glob("*.safetensors"))
+    return path.suffix == ".tflite" or (path.is_dir() and not holds_weights)
+
+
 def check_parent(path: Path) -> None:
     """Refuses an output whose folder does not exist or cannot be written.
 
