@@ -10,13 +10,13 @@ from keras import ops
 from keras_vit.layers import (
     ClassToken,
     EncoderBlock,
-    TakeToken,
     LayerNorm,
     MapHead,
     MlpBlock,
     MultiHeadAttention,
     PositionEmbedding,
     StochasticDepth,
+    TakeToken,
 )
 from keras_vit.layers.common import gelu
 
