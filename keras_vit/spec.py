@@ -34,6 +34,23 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def _above_zero(spec: Any, *fields: str) -> None:
+    for field in fields:
+        value = getattr(spec, field)
+        if not _is_number(value) or not value > 0.0:
+            raise ValueError(f"{field} must be positive, got {value!r}.")
+
+
+def _flags(spec: Any, *fields: str) -> None:
+    for field in fields:
+        if not isinstance(getattr(spec, field), bool):
+            raise ValueError(f"{field} must be True or False, got {getattr(spec, field)!r}.")
+
+
 def _choice(value: Any, what: str, choices: tuple) -> None:
     if value not in choices:
         raise ValueError(f"{what} must be one of {list(choices)}, got {value!r}.")
@@ -65,6 +82,8 @@ class ImageSpec:
         self._positive("in_channels")
         self._count("num_classes", "(0 builds no head)")
         _choice(self.classifier_activation, "classifier_activation", CLASSIFIER_ACTIVATIONS)
+        if not _is_number(self.head_bias_init):
+            raise ValueError(f"head_bias_init must be a number, got {self.head_bias_init!r}.")
 
     def _set(self, field: str, value: Any) -> None:
         object.__setattr__(self, field, value)
@@ -84,8 +103,9 @@ class ImageSpec:
 
     def _rate(self, *fields: str) -> None:
         for field in fields:
-            if not 0.0 <= (getattr(self, field) or 0.0) < 1.0:
-                raise ValueError(f"{field} must be in [0, 1), got {getattr(self, field)!r}.")
+            value = getattr(self, field)
+            if value is not None and not (_is_number(value) and 0.0 <= value < 1.0):
+                raise ValueError(f"{field} must be in [0, 1), got {value!r}.")
 
     # What the loaders ask of any network; families with tokens, positions or another first layer
     # say otherwise.
@@ -203,8 +223,10 @@ class ViTSpec(ImageSpec):
                 f"hidden_size={self.hidden_size}."
             )
         self._rate("dropout", "embedding_dropout", "attention_dropout", "stochastic_depth")
-        if not self.norm_epsilon > 0.0:
-            raise ValueError(f"norm_epsilon must be positive, got {self.norm_epsilon!r}.")
+        _above_zero(self, "norm_epsilon")
+        _flags(self, "representation_tanh", "posemb_includes_cls", "allow_crop", "distilled")
+        if self.layer_scale is not None and not _is_number(self.layer_scale):
+            raise ValueError(f"layer_scale must be a number or None, got {self.layer_scale!r}.")
         _choice(self.pool, "pool", POOLS)
         _choice(self.posemb, "posemb", POSEMBS)
         _choice(self.activation, "activation", ACTIVATIONS)
@@ -340,9 +362,7 @@ class ResNetBody:
                     f"norm_groups must divide the root's {width} channels (64 x width_factor), got "
                     f"{self.norm_groups}."
                 )
-        for field in ("weight_epsilon", "norm_epsilon"):
-            if not getattr(self, field) > 0.0:
-                raise ValueError(f"{field} must be positive, got {getattr(self, field)!r}.")
+        _above_zero(self, "weight_epsilon", "norm_epsilon")
         _choice(self.weight_standardization, "weight_standardization", WEIGHT_STANDARDIZATIONS)
         _choice(self.padding, "padding", PADDINGS)
         _choice(self.pool_border, "pool_border", POOL_BORDERS)
@@ -484,8 +504,7 @@ class MixerSpec(ImageSpec):
         self._set("patch_size", pair(self.patch_size, "patch_size"))
         self._positive("hidden_size", "tokens_mlp_dim", "channels_mlp_dim", "num_layers")
         self._rate("stochastic_depth")
-        if not self.norm_epsilon > 0.0:
-            raise ValueError(f"norm_epsilon must be positive, got {self.norm_epsilon!r}.")
+        _above_zero(self, "norm_epsilon")
         _choice(self.activation, "activation", ACTIVATIONS)
         check_image_size(self.image_size, self.patch_size, allow_crop=False)
 

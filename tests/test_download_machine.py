@@ -434,3 +434,14 @@ def test_progress_is_a_bar_with_size_and_rate_in_a_terminal(server):
     os.close(primary)
     assert process.wait(timeout=20) == 0
     assert b"w.npz" in shown and b"kB" in shown and b"B/s" in shown
+
+
+def test_a_command_that_loads_says_what_an_interrupted_download_keeps(
+    tmp_path, monkeypatch, capsys
+):
+    def interrupted(*args, **kwargs):
+        raise download.Stopped("5.0 of 9.0 MB are kept in w.npz.part; run the same again to go on")
+
+    monkeypatch.setattr("keras_vit.zoo.addressed.fetched", interrupted)
+    assert run(["convert", "https://example.org/w.npz", str(tmp_path / "out.npz")]) == 130
+    assert "5.0 of 9.0 MB are kept in w.npz.part" in capsys.readouterr().err

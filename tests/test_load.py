@@ -15,7 +15,7 @@ import pytest
 
 import keras_vit
 from keras_vit.card import Card
-from keras_vit.spec import ViTSpec
+from keras_vit.spec import MixerSpec, ViTSpec
 from keras_vit.zoo import loading
 from keras_vit.zoo.formats import google_npz, read_weights, values_of, write_weights
 from keras_vit.zoo.variants import VARIANTS
@@ -510,3 +510,10 @@ def test_what_is_no_model_or_name_is_told_in_a_sentence(tmp_path):
 def test_a_file_of_another_family_is_told_by_that_alone(tiny_file):
     with pytest.raises(ValueError, match=r"it has family vit instead of resnet\.$"):
         keras_vit.load("BiT-R50x1", weights=tiny_file)
+
+
+def test_a_mixer_says_that_it_has_one_image_size(tmp_path):
+    model = random_model(MixerSpec(24, 12, 40, 2, 8, image_size=32, num_classes=10))
+    path = keras_vit.save_weights_as(model, tmp_path / "mixer.npz")
+    with pytest.raises(ValueError, match="Hint: a Mixer works at the image_size"):
+        keras_vit.load(path, image_size=64)

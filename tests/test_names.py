@@ -498,3 +498,9 @@ def test_names_of_earlier_versions_keep_their_meaning():
         variant, tag = resolve(name)
         assert (f"{variant}@{tag}" if tag else variant) == meaning, name
     assert set(all_cards()) | set(VARIANTS) <= set(golden)
+
+
+@pytest.mark.parametrize("spelling", ["ViT-B/16", "vit-b/16", "B/16", "vit_b16"])
+def test_the_name_of_an_augreg_file_goes_with_any_spelling_of_its_variant(spelling):
+    tag = "i21k-301ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
+    assert names.resolve(f"{spelling}@{tag}") == ("ViT-B/16", tag)

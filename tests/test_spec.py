@@ -210,3 +210,24 @@ def test_a_change_that_a_family_has_no_field_for_is_refused_unless_it_asks_for_n
     assert same == dataclasses.replace(RESNET, num_classes=3)
     with pytest.raises(ValueError, match=r"BiT-R50x1 has no dropout: a resnet model takes .*body"):
         changed(RESNET, {"dropout": 0.1}, "BiT-R50x1")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dropout", "a"),
+        ("dropout", True),
+        ("attention_dropout", [0.1]),
+        ("norm_epsilon", "1e-6"),
+        ("norm_epsilon", None),
+        ("head_bias_init", "x"),
+        ("layer_scale", "1e-5"),
+        ("allow_crop", "no"),
+        ("representation_tanh", 1),
+        ("posemb_includes_cls", None),
+    ],
+)
+def test_values_of_another_kind_are_named(field, value):
+    """They come from JSON files, too."""
+    with pytest.raises(ValueError, match=rf"^{field} must be .*, got "):
+        ViTSpec(24, 40, 3, 2, 8, image_size=32, **{field: value})

@@ -54,7 +54,7 @@ def with_positions(
     if prefix not in (0, 1, 2):
         raise ValueError(
             f"the position table has {count} entries, which is no {source_grid[0]}x{source_grid[1]} "
-            f"grid with or without a class token: give source_grid."
+            f"grid with or without a class token: it belongs to images of another size."
         )
     missing, extra = spec.posemb_prefix - prefix, prefix - spec.posemb_prefix
 

@@ -41,7 +41,8 @@ def resolve(name: str) -> tuple[str, str | None]:
     variant = variant_of(base)
     # Before the files: ViT-S_32.npz was published once, but it names the variant all the same.
     if variant is None or tag:
-        if card := _named(text, _files) or augreg.card_of(text):
+        full = f"{variant}@{tag}" if variant else text
+        if card := _named(text, _files) or augreg.card_of(full):
             return card.variant, card.tag
         if variant is None and not tag and (found := _timm(text)):
             return found

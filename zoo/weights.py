@@ -249,6 +249,8 @@ def _hint(problems: list[str]) -> str:
         hints.append("num_classes= of the file keeps its head, another number makes a new one")
     if re.search("pos_embed|position_embedding", text):
         hints.append("image_size= decides the grid of the position table")
+    if re.search("! .*(token_mixing|mlp_tokens)", text):
+        hints.append("a Mixer works at the image_size that it was trained at and at no other")
     if re.search("pre_logits|pooler", text):
         hints.append("representation_size of the spec decides about pre_logits")
     return "\nHint: " + "; ".join(hints) + "." if hints else ""

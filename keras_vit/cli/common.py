@@ -84,8 +84,10 @@ def command(function: Callable[..., Answer]) -> Callable[..., int]:
         try:
             with contextlib.redirect_stdout(sys.stderr), hidden_native_output():
                 answer = function(**arguments)
-        except KeyboardInterrupt:
-            raise Interrupted("nothing is left half-written; run it again.") from None
+        except KeyboardInterrupt as stopped:  # a download says what is kept of it
+            raise Interrupted(
+                f"{stopped or 'nothing is left half-written; run it again'}."
+            ) from None
         if as_json:
             print(json.dumps(answer.data, indent=1, ensure_ascii=False))
         else:
