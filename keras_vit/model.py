@@ -177,9 +177,10 @@ class VisionModel(keras.Model):
                 f"all zeros): fine-tune it first, or load a checkpoint with classes."
             )
         if len(self.output_shape) != 2:
+            pool = getattr(self.spec, "pool", None)
             raise ValueError(
-                f"this model gives one prediction per token (pool={self.spec.pool!r}), not one per "
-                f"image: use model.probabilities on preprocessed images."
+                f"this model gives one prediction per token (pool={pool!r}), not one per image: use "
+                f"model.probabilities on preprocessed images."
             )
         if isinstance(images, np.ndarray) and images.ndim == 4:
             images = list(images)

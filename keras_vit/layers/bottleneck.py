@@ -53,8 +53,8 @@ class BottleneckUnit(keras.layers.Layer):
         self.gn1 = GroupNorm(**norm, name="gn1")
         self.gn2 = GroupNorm(**norm, name="gn2")
         self.gn3 = GroupNorm(**norm, name="gn3")
-        self.conv_proj: StdConv2D | None = None  # made by build() where the shape changes
-        self.gn_proj: GroupNorm | None = None
+        self.conv_proj: Any = None  # made by build() where the shape changes
+        self.gn_proj: Any = None
 
     def build(self, input_shape):
         policy = {"dtype": self.dtype_policy}

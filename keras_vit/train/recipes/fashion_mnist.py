@@ -9,7 +9,7 @@ erasing, mixup), mean pooling as in "Better plain ViT baselines" (arXiv 2205.015
 import dataclasses
 
 from keras_vit.data.sources import Source, fashion_mnist
-from keras_vit.spec import ViTSpec
+from keras_vit.spec import Spec
 from keras_vit.train.recipe import Recipe
 from keras_vit.zoo.variants import VARIANTS
 
@@ -31,7 +31,7 @@ class Task:
         return source if len(self.classes) == 10 else source.classes(self.classes)
 
 
-def mini_spec(num_classes: int) -> ViTSpec:
+def mini_spec(num_classes: int) -> Spec:
     """ViT-Mini/4: 306,000 parameters, 49 tokens."""
     return dataclasses.replace(VARIANTS["ViT-Mini/4"].spec, num_classes=num_classes)
 
