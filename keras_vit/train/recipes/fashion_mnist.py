@@ -21,7 +21,7 @@ EIGHT = tuple(i for i in range(10) if i not in HELD_OUT)
 class Task:
     """A model, its data and its recipe."""
 
-    spec: ViTSpec
+    spec: Spec
     recipe: Recipe
     classes: tuple[int, ...]
 
