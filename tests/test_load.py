@@ -309,7 +309,7 @@ def test_list_models_and_card_need_no_keras():
         import keras_vit
         assert "ViT-L/16" in keras_vit.list_models()
         assert "ViT-L/16" in keras_vit.list_models("ViT-L*", family="vit")
-        assert keras_vit.list_models("ViT-L*", family="none") == []
+        assert keras_vit.list_models("ViT-L*", family="mixer") == []
         assert "ViT-L/16@augreg_in21k" in keras_vit.list_models(pretrained=True)
         assert keras_vit.list_models(pretrained=False) and "ViT-L/16" not in keras_vit.list_models(pretrained=False)
         assert keras_vit.card("ViT-L/16").name == "ViT-L/16@augreg_in21k_ft_in1k_384"
@@ -502,6 +502,11 @@ def test_what_is_no_model_or_name_is_told_in_a_sentence(tmp_path):
     for value in (None, 3, b"ViT-B/16"):
         with pytest.raises(ValueError, match="load takes a name, a path, an address or a spec"):
             keras_vit.load(value)
+    for value in (3, b"a.npz", False):
+        with pytest.raises(ValueError, match="weights must be a tag, a path, an address or None"):
+            keras_vit.load("ViT-B/16", weights=value)
+    with pytest.raises(ValueError, match="family must be one of"):
+        keras_vit.list_models(family="swin")
     part = random_model(TINY).features("encoded")
     with pytest.raises(ValueError, match="is no model of this package"):
         keras_vit.save_weights_as(part, tmp_path / "part.npz")
@@ -517,3 +522,30 @@ def test_a_mixer_says_that_it_has_one_image_size(tmp_path):
     path = keras_vit.save_weights_as(model, tmp_path / "mixer.npz")
     with pytest.raises(ValueError, match="Hint: a Mixer works at the image_size"):
         keras_vit.load(path, image_size=64)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "bool", "complex64", "U5"])
+def test_arrays_of_other_than_floats_are_no_weights(tmp_path, dtype):
+    """Quantised files hold integers whose scale stands elsewhere."""
+    arrays = google_npz.to_arrays(values_of(random_model(TINY)), TINY)
+    arrays["head/kernel"] = arrays["head/kernel"].astype(dtype)
+    np.savez(tmp_path / "odd.npz", **arrays)
+    with pytest.raises(ValueError, match=r"! head/kernel holds .* and no weights"):
+        keras_vit.load(tmp_path / "odd.npz")
+
+
+def test_what_was_frozen_stays_frozen_whatever_else_is_asked_for(tmp_path):
+    model = random_model(TINY)
+    for name in ("encoderblock_0", "head"):
+        model.get_layer(name).trainable = False
+    model.save(tmp_path / "frozen.keras")
+    for options in ({}, {"dropout": 0.1}, {"dtype": "mixed_bfloat16"}, {"num_classes": 4}):
+        loaded = keras_vit.load(tmp_path / "frozen.keras", **options)
+        assert not loaded.get_layer("encoderblock_0").trainable
+        assert loaded.get_layer("encoderblock_1").trainable
+        assert loaded.get_layer("head").trainable == ("num_classes" in options)
+
+
+def test_a_path_may_begin_at_the_home_of_the_user(tiny_file, monkeypatch):
+    monkeypatch.setenv("HOME", str(tiny_file.parent))
+    assert keras_vit.load("~/tiny.npz").spec == TINY

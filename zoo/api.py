@@ -27,7 +27,13 @@ def list_models(
             `mixer`; None for all.
         pretrained: True: `variant@tag` of every known checkpoint; False: variants of which nothing
             was ever released; None: all variants.
+
+    Raises:
+        ValueError: no such family.
     """
+    families = sorted({variant.spec.family for variant in VARIANTS.values()})
+    if family is not None and family not in families:
+        raise ValueError(f"family must be one of {families}, got {family!r}.")
     found = {variant: variant for variant in VARIANTS}
     if pretrained is not None:
         cards = {card.name: card.variant for card in all_cards().values()}
@@ -165,6 +171,8 @@ def load(
     changes = {field: value for field, value in changes.items() if value is not None}
     if not isinstance(name_or_spec, (str, os.PathLike, ImageSpec)):
         raise ValueError(f"load takes a name, a path, an address or a spec, got {name_or_spec!r}.")
+    if not isinstance(weights, (str, os.PathLike, type(None))):
+        raise ValueError(f"weights must be a tag, a path, an address or None, got {weights!r}.")
     name_or_spec = addressed.fetched(addressed.named(name_or_spec), cache_dir, offline)
     weights = addressed.fetched(weights, cache_dir, offline)
     if isinstance(name_or_spec, ImageSpec):

@@ -65,7 +65,7 @@ def as_path(value: Any) -> Path | None:
         FileNotFoundError: it is a path of nothing.
     """
     text = os.fspath(value)
-    path = Path(text)
+    path = Path(text).expanduser()
     is_path = isinstance(value, os.PathLike) or path.is_file() or _is_folder(path)
     if not is_path and (is_address(text) or path.suffix not in SUFFIXES):
         return None
@@ -294,12 +294,19 @@ def make_model(
         target,
         card=_card_of(card, target, makes_head),
         dtype=dtype or checkpoint.dtype,
+        frozen=_frozen(checkpoint.model, makes_head),
         skip=skip,
         source_grid=adapt.stored_grid(weights, own) if checkpoint.any_patch else own.grid,
         posemb_resize=posemb_resize or (card.posemb_resize if card else weights.posemb_resize),
     )
     _warn(model, checkpoint, makes_head)
     return model
+
+
+def _frozen(model: VisionModel | None, makes_head: bool) -> list[str]:
+    """Paths of the layers that a saved model does not train; a new head is trained."""
+    frozen = model.get_config()["frozen"] if model else []
+    return [path for path in frozen if not (makes_head and re.fullmatch(HEADS, f"{path}/"))]
 
 
 def _leaves_out_head(card: Card | None, weights: Weights) -> bool:

@@ -87,6 +87,7 @@ def model_of(
     *,
     card: Card | None = None,
     dtype: Any = None,
+    frozen: Sequence[str] = (),
     skip: Sequence[str] = (),
     source_grid: tuple[int, int] | None = None,
     posemb_resize: str | None = "align_corners",
@@ -96,14 +97,14 @@ def model_of(
     Args:
         weights: of the file.
         spec: the wanted network.
-        card, dtype: of the model.
+        card, dtype, frozen: of the model.
         skip, source_grid, posemb_resize: see `load_weights`.
 
     Raises:
         ValueError: the weights do not fit, or the file is damaged.
     """
     with _deferred() as wait_for:
-        model = VisionModel(spec, card=card, dtype=dtype)
+        model = VisionModel(spec, card=card, dtype=dtype, frozen=frozen)
         shapes = {v.path: tuple(v.shape) for v in model.weights}
         try:
             values, _ = fitted(
@@ -236,10 +237,17 @@ def _compare(weights: Weights, spec: Spec, variables: Mapping[str, tuple[int, ..
                 f"! {weights.keys[path]} has shape {weights.shapes[path]} in the file, "
                 f"{file_shape(weights.table, path, shape, spec)} in the model"
             )
+        elif path in found and not _is_float(found[path].dtype):
+            problems.append(f"! {weights.keys[path]} holds {found[path].dtype} and no weights")
     heads, own = weights.facts.get("num_heads"), getattr(spec, "num_heads", None)
     if not problems and None not in (heads, own) and heads != own:
         problems.append(f"! num_heads is {heads} in the file, {own} in the model")
     return problems
+
+
+def _is_float(dtype: Any) -> bool:
+    """Whether numbers of this type are weights as they are; quantised ones lack their scale."""
+    return str(dtype) == "bfloat16" or np.dtype(dtype).kind == "f" or np.dtype(dtype) == "V2"
 
 
 def _hint(problems: list[str]) -> str:
