@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.card import Card
+from keras_vit.card import Card, Preprocessing
 from keras_vit.spec import MixerSpec, ViTSpec
 from keras_vit.zoo import loading
 from keras_vit.zoo.formats import google_npz, read_weights, values_of, write_weights
@@ -549,3 +549,27 @@ def test_what_was_frozen_stays_frozen_whatever_else_is_asked_for(tmp_path):
 def test_a_path_may_begin_at_the_home_of_the_user(tiny_file, monkeypatch):
     monkeypatch.setenv("HOME", str(tiny_file.parent))
     assert keras_vit.load("~/tiny.npz").spec == TINY
+
+
+@pytest.mark.parametrize(
+    ("resize", "resize_to", "image_size", "expected"),
+    [
+        ("shorter_side", 32, 16, 16),  # DINOv2: the whole of the shorter side, at any size
+        ("shorter_side", 36, 64, 72),
+        ("shorter_side", 36, (48, 64), 54),
+        ("stretch", 36, 64, 72),
+        ("shorter_side", None, 64, None),
+    ],
+)
+def test_the_central_crop_keeps_its_share_of_the_image(
+    tmp_path, resize, resize_to, image_size, expected
+):
+    model = random_model(TINY)
+    how = Preprocessing(resize, resize_to=resize_to)
+    model.card = Card("custom", "x", num_classes=10, image_size=(32, 32), preprocessing=how)
+    path = keras_vit.save_weights_as(model, tmp_path / "x.npz")
+    with pytest.warns(UserWarning, match="accuracy drops"):
+        loaded = keras_vit.load(path, image_size=image_size)
+    assert loaded.preprocessing.resize_to == expected
+    assert len(loaded.predict_images(np.zeros((50, 70, 3), np.uint8))[0]) == 5
+    assert keras_vit.load(path).preprocessing == how

@@ -317,7 +317,15 @@ def _leaves_out_head(card: Card | None, weights: Weights) -> bool:
 def _card_of(card: Card | None, target: Spec, makes_head: bool) -> Card | None:
     if card is None:
         return None
-    card = dataclasses.replace(card, image_size=target.image_size, num_classes=target.num_classes)
+    how = card.preprocessing
+    if how.resize_to and target.image_size != card.image_size:
+        # The crop keeps its share of the image: 224 of 256 becomes 336 of 384.
+        side = max if how.resize == "stretch" else min
+        resize_to = round(how.resize_to * side(target.image_size) / side(card.image_size))
+        how = dataclasses.replace(how, resize_to=max(resize_to, side(target.image_size)))
+    card = dataclasses.replace(
+        card, image_size=target.image_size, num_classes=target.num_classes, preprocessing=how
+    )
     if makes_head:
         card = dataclasses.replace(card, class_names=None, usable_head=False, metrics=())
     return card
