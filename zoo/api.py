@@ -138,7 +138,8 @@ def load(
             position table and warns.
         allow_crop: accept sizes that are no multiple of the patch, see `ViTSpec`.
         in_channels: None for the checkpoint's; for another number the patch kernel is summed or
-            tiled so that grey images repeated over channels give the same features.
+            tiled so that grey images repeated over channels give the same features (nearly so in
+            hybrids and ResNets, which standardise the sum anew: fine-tune them).
         classifier_activation: None for logits, `softmax`, `sigmoid`.
         dropout, attention_dropout, stochastic_depth: None for what the card says.
         posemb_resize: None for what the card says; else one of `keras_vit.posemb.METHODS`.
