@@ -77,7 +77,7 @@ def test_document_marks_the_default_of_every_released_variant():
         ("ViT-B/16@orig_in21k_ft_in1k_384",
          "resize to 384 px, ignoring the aspect ratio, bilinear, (x - 127.5) / 127.5"),
         ("DINOv2-S/14@dinov2_lvd142m",
-         "shorter side to 518 px, bicubic with antialias, (x - 123.675/116.28/103.53) / "
+         "shorter side to 518 px, bicubic with antialias, rounded to whole numbers, (x - 123.675/116.28/103.53) / "
          "58.395/57.12/57.375"),
         ("FlexiViT-S@flexi_in1k_90ep",
          "resize to 272 px, ignoring the aspect ratio, bilinear, truncated to whole numbers, centre "

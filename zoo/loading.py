@@ -285,7 +285,7 @@ def make_model(
         skip = [HEADS, r"pre_logits/.*"]
     elif not target.num_classes or _leaves_out_head(card, weights):
         skip = [HEADS]
-    if checkpoint.any_patch or "patch_size" in changes:
+    if isinstance(target, ViTSpec) and (checkpoint.any_patch or "patch_size" in changes):
         weights = adapt.with_patches(weights, target.patch_size)
     if target.in_channels != own.in_channels:
         weights = adapt.with_channels(weights, target.input_layer, target.in_channels)
@@ -342,11 +342,10 @@ def _warn(model: VisionModel, checkpoint: Checkpoint, makes_head: bool) -> None:
             f"same. Give num_classes= to fine-tune, or num_classes=0 for features.",
             stacklevel=4,
         )
-    patches = [getattr(spec, "patch_size", None) for spec in (own, model.spec)]
+    (h, w), (new_h, new_w) = (getattr(s, "patch_size", (1, 1)) for s in (own, model.spec))
     if checkpoint.any_patch and model.spec.image_size == own.image_size:
         return
-    if patches[0] != patches[1] and not checkpoint.any_patch:
-        (h, w), (new_h, new_w) = patches
+    if (h, w) != (new_h, new_w) and not checkpoint.any_patch:
         warnings.warn(
             f"{name} was trained with patches of {h}x{w} pixels and is now used with {new_h}x{new_w}: "
             f"accuracy drops until it is fine-tuned.",

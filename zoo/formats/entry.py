@@ -123,7 +123,7 @@ def read_at(
         ValueError: the file has become shorter.
     """
     array = aligned(shape, dtype)
-    left = memoryview(array.reshape(-1).view(np.uint8))
+    left = array.reshape(-1).view(np.uint8).data
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(at)

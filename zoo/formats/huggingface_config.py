@@ -164,8 +164,10 @@ def _pixels(processor: Config) -> tuple[int, int] | None:
     size = processor.values.get("crop_size") if crops else processor.values.get("size")
     if isinstance(size, dict):
         size = size.get("height"), size.get("width")
-    sides = size if isinstance(size, tuple) else (size, size)
-    return sides if all(isinstance(n, int) and n > 0 for n in sides) else None
+    height, width = size if isinstance(size, tuple) else (size, size)
+    if isinstance(height, int) and isinstance(width, int) and min(height, width) > 0:
+        return height, width
+    return None
 
 
 def _lacks_of_vit(spec: ViTSpec, kind: str) -> str | None:
