@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -25,6 +26,7 @@ from keras_vit.zoo.formats import (
     sidecar,
     timm,
     values_of,
+    writing,
 )
 from keras_vit.zoo.formats.keys import file_shape, key_of
 from keras_vit.zoo.infer import spec_of
@@ -429,3 +431,20 @@ def test_every_variable_of_every_kind_of_variant_has_a_key_of_its_own(name):
         assert all(
             key.rsplit(".", 1)[0].endswith(("qkv", "fc1", "kv", "weights_in")) for key in fused
         )
+
+
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+    target, replace = tmp_path / "model", os.replace
+    with writing.new_folder(target) as part:
+        (part / "config.json").write_text("old")
+
+    def refuses(source, goal):
+        if Path(source).name.endswith(".part"):
+            raise OSError("no")
+        replace(source, goal)
+
+    monkeypatch.setattr(os, "replace", refuses)
+    with pytest.raises(OSError, match="no"), writing.new_folder(target) as part:
+        (part / "config.json").write_text("new")
+    assert (target / "config.json").read_text() == "old"
+    assert os.listdir(tmp_path) == ["model"]

@@ -1,6 +1,7 @@
 """Downloads and this machine: other processes, full and read-only disks, Ctrl-C, the commands."""
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -20,7 +21,7 @@ from keras_vit.card import Card
 from keras_vit.cli import run
 from keras_vit.zoo import addressed, cards
 from keras_vit.zoo.fetch import CACHE_VARIABLE, cache_folder, fetch, find
-from keras_vit.zoo.fetching import download, lock, partial
+from keras_vit.zoo.fetching import download, lock, partial, process_lock
 from keras_vit.zoo.fetching.addresses import fetch_url
 from keras_vit.zoo.fetching.process_lock import one_process
 
@@ -445,3 +446,15 @@ def test_a_command_that_loads_says_what_an_interrupted_download_keeps(
     monkeypatch.setattr("keras_vit.zoo.addressed.fetched", interrupted)
     assert run(["convert", "https://example.org/w.npz", str(tmp_path / "out.npz")]) == 130
     assert "5.0 of 9.0 MB are kept in w.npz.part" in capsys.readouterr().err
+
+
+def test_a_file_system_without_locks_is_used_without(tmp_path, monkeypatch):
+    def no_locks(descriptor, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(process_lock.fcntl, "flock", no_locks)
+    with process_lock.one_process(tmp_path / "file"):
+        pass
+    monkeypatch.setattr(process_lock, "NO_LOCKS", ())
+    with pytest.raises(OSError, match="No locks"), process_lock.one_process(tmp_path / "file"):
+        pass

@@ -15,7 +15,7 @@ import pytest
 
 import keras_vit
 from keras_vit.card import Card, Preprocessing
-from keras_vit.spec import MixerSpec, ViTSpec
+from keras_vit.spec import HybridSpec, MixerSpec, ResNetBody, ViTSpec
 from keras_vit.zoo import loading
 from keras_vit.zoo.formats import google_npz, read_weights, values_of, write_weights
 from keras_vit.zoo.variants import VARIANTS
@@ -573,3 +573,20 @@ def test_the_central_crop_keeps_its_share_of_the_image(
     assert loaded.preprocessing.resize_to == expected
     assert len(loaded.predict_images(np.zeros((50, 70, 3), np.uint8))[0]) == 5
     assert keras_vit.load(path).preprocessing == how
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("body", [None, ResNetBody((1,), 0.5)], ids=["vit", "hybrid"])
+def test_pure_half_policies_run(dtype, body):
+    fields = {**vars(TINY), "patch_size": 4 if body else 8}
+    spec = HybridSpec(**fields, resnet=body) if body else ViTSpec(**fields)
+    outputs = keras_vit.VisionModel(spec, dtype=dtype)(np.zeros((1, 32, 32, 3), np.float32))
+    assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.cast(outputs, "float32"))).all()
+
+
+def test_a_spec_decides_about_head_and_resolution_of_a_file(tiny_file):
+    spec = dataclasses.replace(TINY, num_classes=3, image_size=(48, 32))
+    model = keras_vit.load(spec, weights=tiny_file)
+    assert model.spec == spec and model.output_shape == (None, 3)
+    kept = keras_vit.load(TINY, weights=tiny_file)
+    assert kept.has_usable_head

@@ -178,6 +178,8 @@ def load(
     weights = addressed.fetched(weights, cache_dir, offline)
     if isinstance(name_or_spec, ImageSpec):
         checkpoint = loading.of_spec(name_or_spec, weights)
+        asked = ("num_classes", "image_size", "in_channels")
+        changes = {**{field: getattr(name_or_spec, field) for field in asked}, **changes}
     elif path := loading.as_path(name_or_spec):
         if weights != "default":
             raise ValueError(f"{name_or_spec} is a file already: leave weights= out.")

@@ -12,7 +12,7 @@ import keras
 
 from keras_vit.card import Card
 from keras_vit.model import HEADS, VisionModel
-from keras_vit.spec import Spec, ViTSpec, changed
+from keras_vit.spec import ResNetSpec, Spec, ViTSpec, changed
 from keras_vit.zoo import adapt, names
 from keras_vit.zoo.addressed import is_address
 from keras_vit.zoo.augreg import known_card
@@ -285,7 +285,8 @@ def make_model(
         skip = [HEADS, r"pre_logits/.*"]
     elif not target.num_classes or _leaves_out_head(card, weights):
         skip = [HEADS]
-    if isinstance(target, ViTSpec) and (checkpoint.any_patch or "patch_size" in changes):
+    any_patch = checkpoint.any_patch or "patch_size" in changes
+    if any_patch and not isinstance(target, ResNetSpec):
         weights = adapt.with_patches(weights, target.patch_size)
     if target.in_channels != own.in_channels:
         weights = adapt.with_channels(weights, target.input_layer, target.in_channels)
@@ -349,6 +350,13 @@ def _warn(model: VisionModel, checkpoint: Checkpoint, makes_head: bool) -> None:
         warnings.warn(
             f"{name} was trained with patches of {h}x{w} pixels and is now used with {new_h}x{new_w}: "
             f"accuracy drops until it is fine-tuned.",
+            stacklevel=4,
+        )
+    elif isinstance(own, ResNetSpec) and model.spec.image_size != own.image_size:
+        (h, w), (new_h, new_w) = own.image_size, model.spec.image_size
+        warnings.warn(
+            f"{name} was trained with {h}x{w} pixels and is now used with {new_h}x{new_w}: accuracy "
+            f"drops until it is fine-tuned.",
             stacklevel=4,
         )
     elif model.spec.grid != own.grid:

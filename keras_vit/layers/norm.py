@@ -31,7 +31,7 @@ class LayerNorm(keras.layers.Layer):
         centred = x - ops.mean(x, axis=-1, keepdims=True)
         variance = ops.mean(centred * centred, axis=-1, keepdims=True)
         normed = centred * ops.rsqrt(variance + self.epsilon)
-        return ops.cast(normed * self.scale + self.bias, self.compute_dtype)
+        return ops.cast(normed * _as(self.scale, x) + _as(self.bias, x), self.compute_dtype)
 
     def get_config(self):
         return {**super().get_config(), "epsilon": self.epsilon}
@@ -62,8 +62,8 @@ class GroupNorm(keras.layers.Layer):
         x = at_least_float32(x)
         centred = x - self._group_mean(x)
         variance = self._group_mean(centred * centred)  # (B, 1, 1, C)
-        normed = centred * (ops.rsqrt(variance + self.epsilon) * self.scale)
-        return ops.cast(normed + self.bias, self.compute_dtype)
+        normed = centred * (ops.rsqrt(variance + self.epsilon) * _as(self.scale, x))
+        return ops.cast(normed + _as(self.bias, x), self.compute_dtype)
 
     def _group_mean(self, x):
         """(B, h, w, C) -> (B, 1, 1, C), every channel the mean of its group.
@@ -83,6 +83,11 @@ class GroupNorm(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "groups": self.groups, "epsilon": self.epsilon}
+
+
+def _as(variable, x):
+    """A variable in the type of a tensor: under a pure half policy it is half precision itself."""
+    return ops.cast(variable, x.dtype)
 
 
 def _scale_and_bias(layer: keras.layers.Layer, size: int):

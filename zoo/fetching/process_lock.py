@@ -1,6 +1,7 @@
 """One process at a time: a lock that the system takes back when its holder dies."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ try:
     import fcntl
 except ImportError:  # Windows: downloads work there, two at once may fetch the same file twice
     fcntl = None
+
+# What a file system without locks answers: two at once may then fetch the same file twice, too.
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @contextlib.contextmanager
@@ -46,6 +50,10 @@ def _acquire(path: Path, on_wait: Callable[[], None]) -> int:
                     on_wait()
                     said = True
                 fcntl.flock(descriptor, fcntl.LOCK_EX)  # pyright: ignore
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+                return descriptor
             if _is_at(path, descriptor):
                 return descriptor
         except BaseException:

@@ -31,10 +31,15 @@ def new_folder(path: Path) -> Iterator[Path]:
         yield part
         if path.exists():
             os.replace(path, old)
-        os.replace(part, path)
+        try:
+            os.replace(part, path)
+        except OSError:
+            if old.exists():
+                os.replace(old, path)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def check_replaceable(path: Path) -> None:
