@@ -285,17 +285,15 @@ def test_bit_resolution_follows_the_released_rule(size, expected):
     assert vtab.bit_resolution(size) == expected
 
 
-def test_listing_and_a_card_take_little_time():
-    """The claim is 0.3 s in a fresh process: of its own time, so that a busy machine tells nothing."""
+def test_listing_and_a_card_import_nothing_heavy():
+    """How long it takes is measured by `python -m benchmarks.loading`."""
     code = (
-        "import time, keras_vit; keras_vit.list_models(pretrained=True); "
-        "keras_vit.card('DINOv2-S/14'); print(time.process_time())"
+        "import sys, keras_vit; keras_vit.list_models(pretrained=True); "
+        "keras_vit.card('DINOv2-S/14'); print(*sys.modules)"
     )
-    fastest = min(
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-        for _ in range(3)
-    )
-    assert fastest < 0.3  # 0.19 s here, Python's own start and the import included
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    heavy = {"keras", "tensorflow", "jax", "numpy", "h5py", "huggingface_hub", "PIL", "rich"}
+    assert not heavy & set(done.stdout.split())
 
 
 def test_embedded_cards_are_complete_but_for_what_training_measures():

@@ -47,7 +47,7 @@ def start(code: str, *arguments: str) -> subprocess.Popen:
     )
 
 
-def until(condition, seconds: float = 20.0) -> None:
+def until(condition, seconds: float = 120.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -88,7 +88,7 @@ def test_what_a_killed_process_left_is_gone_on_with_and_its_lock_is_free(server,
         )
     )
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     assert list(folder.rglob(".*.lock")), "the lock's file is still there, and held by nobody"
     assert fetch_url(url).read_bytes() == DATA
     begun = int(server.requests[1].headers["Range"].removeprefix("bytes=").rstrip("-"))
@@ -110,7 +110,7 @@ def test_the_lock_of_a_target_is_held_by_one_and_left_by_none(tmp_path):
         other = start(code, str(target))
         assert other.stdout.readline() == "waiting\n"
         assert other.poll() is None
-    assert other.communicate(timeout=20)[0] == "mine\n"
+    assert other.communicate(timeout=120)[0] == "mine\n"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -130,12 +130,12 @@ def test_a_lock_that_was_waited_for_keeps_the_next_one_out(tmp_path):
     threads = [threading.Thread(target=second), threading.Thread(target=third)]
     with one_process(target):
         threads[0].start()
-        assert inside.get(timeout=20) == "waits"
-    assert inside.get(timeout=20) == "second"
+        assert inside.get(timeout=120) == "waits"
+    assert inside.get(timeout=120) == "second"
     threads[1].start()
-    assert inside.get(timeout=20) == "waits"
+    assert inside.get(timeout=120) == "waits"
     leave.set()
-    assert inside.get(timeout=20) == "third"
+    assert inside.get(timeout=120) == "third"
     for thread in threads:
         thread.join(20)
     assert list(tmp_path.iterdir()) == []
@@ -230,7 +230,7 @@ def test_ctrl_c_in_the_command_is_one_line(server, tmp_path):
     until(lambda: server.sent == 200_000)
     until(lambda: any(p.stat().st_size == 200_000 for p in (tmp_path / "cache").rglob("*.part")))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     assert process.returncode == 130 and out == ""
     assert err.splitlines()[-1].startswith("keras-vit: interrupted: 0.2 of 0.5 MB are kept in ")
     assert "Traceback" not in err
@@ -433,7 +433,7 @@ def test_progress_is_a_bar_with_size_and_rate_in_a_terminal(server):
         while piece := os.read(primary, 65536):
             shown += piece
     os.close(primary)
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=120) == 0
     assert b"w.npz" in shown and b"kB" in shown and b"B/s" in shown
 
 
