@@ -19,6 +19,7 @@ from keras_vit.spec import HybridSpec, MixerSpec, ResNetBody, ViTSpec
 from keras_vit.zoo import loading
 from keras_vit.zoo.formats import google_npz, read_weights, values_of, write_weights
 from keras_vit.zoo.variants import VARIANTS
+from keras_vit.zoo.weights import load_weights
 
 ORACLES = Path(__file__).parent / "oracles"
 TINY = ViTSpec(24, 40, 3, 2, 8, image_size=32, num_classes=10)
@@ -590,3 +591,32 @@ def test_a_spec_decides_about_head_and_resolution_of_a_file(tiny_file):
     assert model.spec == spec and model.output_shape == (None, 3)
     kept = keras_vit.load(TINY, weights=tiny_file)
     assert kept.has_usable_head
+
+
+def test_weights_of_a_training_that_broke_are_told_and_change_nothing(tmp_path):
+    model = random_model(TINY)
+    arrays = google_npz.to_arrays(values_of(model), TINY)
+    arrays["Transformer/encoder_norm/bias"][3] = np.nan
+    np.savez(tmp_path / "broken.npz", **arrays)
+    with pytest.raises(ValueError, match="NaN or infinity in 'Transformer/encoder_norm/bias'"):
+        keras_vit.load(tmp_path / "broken.npz")
+    other = random_model(TINY, seed=1)
+    before = weights(other)
+    with pytest.raises(ValueError, match="NaN or infinity"):
+        load_weights(other, tmp_path / "broken.npz")
+    for path, value in weights(other).items():
+        np.testing.assert_array_equal(value, before[path])
+
+
+def test_the_address_of_a_known_checkpoint_as_weights_is_its_tag(monkeypatch):
+    card = keras_vit.card("ViT-B/16@sam_in1k")
+    asked = []
+
+    def stop(found, **_):
+        asked.append(found.name)
+        raise FileNotFoundError("not here")
+
+    monkeypatch.setattr(loading, "fetch", stop)
+    with pytest.raises(FileNotFoundError):
+        keras_vit.load("ViT-B/16", weights=card.sources[-1])
+    assert asked == [card.name]

@@ -175,7 +175,7 @@ def load(
     if not isinstance(weights, (str, os.PathLike, type(None))):
         raise ValueError(f"weights must be a tag, a path, an address or None, got {weights!r}.")
     name_or_spec = addressed.fetched(addressed.named(name_or_spec), cache_dir, offline)
-    weights = addressed.fetched(weights, cache_dir, offline)
+    weights = addressed.fetched(_tag_at(name_or_spec, weights), cache_dir, offline)
     if isinstance(name_or_spec, ImageSpec):
         checkpoint = loading.of_spec(name_or_spec, weights)
         asked = ("num_classes", "image_size", "in_channels")
@@ -189,6 +189,17 @@ def load(
     return loading.make_model(
         checkpoint, changes, new_head=new_head, posemb_resize=posemb_resize, dtype=dtype
     )
+
+
+def _tag_at(name: Any, weights: Any) -> Any:
+    """The weights; for the address of a known checkpoint of the named variant its tag."""
+    from keras_vit.zoo import addressed
+
+    known = addressed.named(weights)
+    if known == weights or not isinstance(name, str):
+        return weights
+    variant, _, tag = known.partition("@")
+    return tag if names.resolve(name) == (variant, None) else weights
 
 
 def save_weights_as(

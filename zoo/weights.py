@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import functools
+import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +22,7 @@ from keras_vit.zoo.formats import read_weights
 from keras_vit.zoo.formats.keys import Weights, file_shape, key_of
 
 READERS = 2  # threads that read arrays; more wait for the same memory
+SMALL = 2**16  # elements of an array that is looked through for NaN
 AHEAD = 8  # arrays that are read before they are asked for
 
 Source = Weights | str | os.PathLike | Mapping[str, np.ndarray]
@@ -75,6 +78,9 @@ def load_weights(
         source_grid=source_grid,
         posemb_resize=posemb_resize,
     )
+    for path, variable in zip(paths, model.weights, strict=True):
+        if path in values and math.prod(variable.shape) <= SMALL:
+            values[path]()  # raises before anything is changed
     for path, variable in zip(paths, model.weights, strict=True):
         if path in values:
             variable.assign(values[path]())
@@ -219,10 +225,18 @@ def fitted(
             f"{weights.name} does not fit this model (- missing in the file, + only in the file, "
             f"! other shape):\n  " + "\n  ".join(problems) + _hint(problems)
         )
-    readers = {
-        path: lambda path=path: weights.entries[path].read().reshape(variables[path])
-        for path in variables
-    }
+
+    def read(path: str) -> np.ndarray:
+        value = weights.entries[path].read().reshape(variables[path])
+        # Training that broke leaves no weight whole, so the small ones tell, and cost nothing.
+        if value.size <= SMALL and not np.isfinite(value).all():
+            raise ValueError(
+                f"{weights.name} has NaN or infinity in {weights.keys[path]!r}: its training broke, "
+                f"use an earlier checkpoint."
+            )
+        return value
+
+    readers = {path: functools.partial(read, path) for path in variables}
     resized = (old_grid, spec.grid) if old_grid else None
     return readers, LoadReport(tuple(variables), (*unused, *weights.ignored), resized)
 
