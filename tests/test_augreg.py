@@ -279,7 +279,7 @@ def test_sixty_thousand_lines_are_read_in_seconds(index):
     path = index(lines)
     start = time.perf_counter()
     found = read_index(path, "R50+L/32", "imagenet2012")
-    assert time.perf_counter() - start < 5  # 0.4 s on a quiet machine
+    assert time.perf_counter() - start < 60  # 0.4 s on a quiet machine: no quadratic time
     assert len(found) == 6000
     assert found[0].val == max(row.val for row in found)
 
