@@ -135,7 +135,7 @@ def test_silence_ends_and_the_rest_is_asked_for(server, monkeypatch):
     url = server.put("/w.npz", DATA, {"stall": None}, stall=HALF)
     began = time.monotonic()
     assert fetch_url(url).read_bytes() == DATA
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert server.requests[1].headers["Range"] == f"bytes={HALF}-"
 
 
@@ -153,7 +153,7 @@ def test_a_trickle_is_a_stall(server, monkeypatch):
     url = server.put("/w.npz", DATA, drip=0.05)
     began = time.monotonic()
     assert "sent only" in fails(url)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
 
 
 def test_a_server_that_hangs_up_or_talks_nonsense_is_told(server, monkeypatch):
@@ -254,7 +254,7 @@ def test_a_refusal_is_told_and_the_next_source_is_asked(server, status):
     good = server.put("/good/w.npz", DATA)
     began = time.monotonic()
     assert fetch(card_of(bad, good)).read_bytes() == DATA
-    assert time.monotonic() - began < 10 and len(server.requests) == 2
+    assert time.monotonic() - began < 60 and len(server.requests) == 2
     assert STATUSES[status] in fails(bad)
 
 
