@@ -47,6 +47,16 @@ BACKEND_FREE = {
     "test_sources.py",
     "test_spec.py",
 }
+# Files about reading and writing weights, which NumPy does on every backend alike: on another than
+# TensorFlow in make test-full only. test_google_npz.py and test_load.py stand for them there.
+SAME_ON_EVERY_BACKEND = {
+    "test_containers.py",
+    "test_flexi.py",
+    "test_huggingface.py",
+    "test_keras_hub.py",
+    "test_timm.py",
+    "test_variants.py",
+}
 FULL_TIMEOUT = 3600  # seconds for one test marked `full`
 
 _left_out: dict[str, int] = {}
@@ -147,6 +157,8 @@ def _reason_to_leave_out(item, wants_full: bool) -> str | None:
             return f"tf_only: needs TensorFlow, this run is on {BACKEND}"
         if item.path.name in BACKEND_FREE:
             return "backend-free: already run on TensorFlow"
+        if item.path.name in SAME_ON_EVERY_BACKEND and not wants_full:
+            return "reading and writing weights: already run on TensorFlow"
     return None
 
 
