@@ -225,7 +225,11 @@ def test_ctrl_c_keeps_what_is_here(server):
 
 def test_ctrl_c_in_the_command_is_one_line(server, tmp_path):
     url = server.put("/w.npz", DATA, stall=200_000)
-    code = "import sys; from keras_vit.cli import main; main(sys.argv[1:])"
+    # What runs in the background of a script ignores Ctrl-C, and so would its children.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from keras_vit.cli import main; main(sys.argv[1:])"
+    )
     process = start(code, "fetch", url)
     until(lambda: server.sent == 200_000)
     until(lambda: any(p.stat().st_size == 200_000 for p in (tmp_path / "cache").rglob("*.part")))
