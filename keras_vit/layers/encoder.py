@@ -42,9 +42,9 @@ class StochasticDepth(keras.layers.Layer):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
-def maybe_drop(y, stochastic_depth: StochasticDepth | None, training):
-    """A residual branch after stochastic depth, if there is any."""
-    return y if stochastic_depth is None else stochastic_depth(y, training=training)
+def maybe_drop(x, layer: keras.layers.Layer | None, training):
+    """What a dropout or stochastic depth makes of a tensor; the tensor where there is none."""
+    return x if layer is None else layer(x, training=training)
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -113,11 +113,9 @@ class MlpBlock(keras.layers.Layer):
 
     def call(self, x, training=None):
         x = gelu(self.dense1(x), self.activation)
-        if self.dropout1 is not None:
-            x = self.dropout1(x, training=training)
+        x = maybe_drop(x, self.dropout1, training)
         x = self.dense2(x)
-        if self.dropout2 is not None:
-            x = self.dropout2(x, training=training)
+        x = maybe_drop(x, self.dropout2, training)
         return x
 
     def compute_output_shape(self, input_shape):
@@ -164,11 +162,9 @@ class SwiGLU(keras.layers.Layer):
 
     def call(self, x, training=None):
         x = ops.silu(self.gate(x)) * self.up(x)
-        if self.dropout1 is not None:
-            x = self.dropout1(x, training=training)
+        x = maybe_drop(x, self.dropout1, training)
         x = self.down(x)
-        if self.dropout2 is not None:
-            x = self.dropout2(x, training=training)
+        x = maybe_drop(x, self.dropout2, training)
         return x
 
     def compute_output_shape(self, input_shape):
@@ -250,8 +246,7 @@ class EncoderBlock(keras.layers.Layer):
         if return_attention:
             return self.attention.attention_weights(self.norm1(x))
         y = self.attention(self.norm1(x), training=training)
-        if self.dropout is not None:
-            y = self.dropout(y, training=training)
+        y = maybe_drop(y, self.dropout, training)
         if self.scale1 is not None:
             y = self.scale1(y)
         x = x + maybe_drop(y, self.stochastic_depth, training)
