@@ -400,19 +400,6 @@ class VisionModel(keras.Model):
                     )
         return model
 
-    def copy_weights(self, other: "VisionModel", *, skip: str | None = None) -> None:
-        """Takes the values of another model's weights of the same paths.
-
-        Args:
-            other: a model that has every weight that is not skipped.
-            skip: regular expression on paths of this model's weights that keep their value.
-        """
-        theirs = {v.path: v for v in other.weights}
-        for variable in self.weights:
-            if skip is None or not re.fullmatch(skip, variable.path):
-                # By value: JAX gives an array away for good when `fit` donates it.
-                variable.assign(ops.convert_to_numpy(theirs[variable.path]))
-
 
 def _is_concrete(x: Any) -> bool:
     """Whether `x` holds numbers now, rather than standing for them in a traced graph."""

@@ -180,8 +180,7 @@ def bytes_of(path: Path) -> int:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_class_names_and_preprocessing_survive(format, models, tmp_path):
-    model = VisionModel(NETWORKS["token"][0])
-    model.copy_weights(models("token"))
+    model = models("token").with_spec(NETWORKS["token"][0])
     how = Preprocessing("shorter_side", "bicubic", True)
     names = ("a", "b", "ü", "d", "e")
     model.card = Card("custom", "t", num_classes=5, class_names=names, preprocessing=how)

@@ -243,8 +243,7 @@ def test_positions_are_added_before_registers_come_in(built):
 @pytest.mark.parametrize("dtype", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_keeps_float32_weights_and_follows_float32(built, dtype):
     model, x, _ = built("dinov2_g_reg")
-    half = VisionModel(model.spec, dtype=dtype)
-    half.copy_weights(model)
+    half = model.with_spec(model.spec, dtype=dtype)
     for path in ("encoderblock_0/scale1/scale", "registers/tokens"):
         assert next(v for v in half.weights if v.path == path).dtype == "float32"
     block = half.get_layer("encoderblock_0")

@@ -347,21 +347,16 @@ def _warn(model: VisionModel, checkpoint: Checkpoint, makes_head: bool) -> None:
     if checkpoint.any_patch and model.spec.image_size == own.image_size:
         return
     if (h, w) != (new_h, new_w) and not checkpoint.any_patch:
-        warnings.warn(
-            f"{name} was trained with patches of {h}x{w} pixels and is now used with {new_h}x{new_w}: "
-            f"accuracy drops until it is fine-tuned.",
-            stacklevel=4,
-        )
-    elif isinstance(own, ResNetSpec) and model.spec.image_size != own.image_size:
-        (h, w), (new_h, new_w) = own.image_size, model.spec.image_size
-        warnings.warn(
-            f"{name} was trained with {h}x{w} pixels and is now used with {new_h}x{new_w}: accuracy "
-            f"drops until it is fine-tuned.",
-            stacklevel=4,
-        )
-    elif model.spec.grid != own.grid:
-        warnings.warn(
-            f"{name} was trained with {own.grid[0]}x{own.grid[1]} patches and is now used with "
-            f"{model.spec.grid[0]}x{model.spec.grid[1]}: accuracy drops until it is fine-tuned.",
-            stacklevel=4,
-        )
+        trained = f"patches of {h}x{w} pixels"
+    else:
+        by_pixels = isinstance(own, ResNetSpec)
+        sizes = [spec.image_size if by_pixels else spec.grid for spec in (own, model.spec)]
+        (h, w), (new_h, new_w) = sizes
+        if sizes[0] == sizes[1]:
+            return
+        trained = f"{h}x{w} {'pixels' if by_pixels else 'patches'}"
+    warnings.warn(
+        f"{name} was trained with {trained} and is now used with {new_h}x{new_w}: accuracy drops until "
+        f"it is fine-tuned.",
+        stacklevel=4,
+    )
