@@ -19,6 +19,7 @@ from keras_vit.layers.common import PACKAGE
 from keras_vit.layers.preprocessor import preprocess
 from keras_vit.models import BUILDERS
 from keras_vit.spec import Spec, changed, spec_from_dict, without_standardization
+from keras_vit.stepping import Stepping
 
 Prediction = tuple[str, int, float]
 
@@ -58,7 +59,7 @@ class Endpoints(collections.abc.Mapping):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class VisionModel(keras.Model):
+class VisionModel(Stepping):
     """A network of this package: plain Keras in use, rebuilt from its spec when loaded.
 
     Args:
@@ -209,21 +210,41 @@ class VisionModel(keras.Model):
             outputs = ops.softmax(outputs)
         return ops.convert_to_numpy(outputs)
 
-    def compile(self, *args, jit_compile="auto", **kwargs):
-        """Keras's compile, where `jit_compile="auto"` means what is fastest for the device.
+    def compile(
+        self,
+        *args,
+        clip_norm: float | None = None,
+        accumulation_steps: int = 1,
+        jit_compile: bool | str = "auto",
+        **kwargs,
+    ):
+        """Keras's compile, with the two things about gradients that depend on all devices.
 
-        On CPU that is graph mode (bfloat16 is about twice as fast as under XLA, float32 equal);
-        on GPU and TPU it is XLA. Explicit values win.
+        Args:
+            clip_norm: bound on the global norm of the gradient, averaged over parts and replicas.
+            accumulation_steps: equal parts in which a batch is computed, one after the other.
+            jit_compile: `auto` is what is fastest for the device: on CPU graph mode (bfloat16 is
+                about twice as fast as under XLA, float32 equal), on GPU and TPU XLA.
+
+        Raises:
+            ValueError: the optimizer clips or accumulates as well.
         """
         self._jit_compile_wish = jit_compile
+        self._clip_norm, self._accumulation_steps = clip_norm, accumulation_steps
         if jit_compile == "auto" and keras.backend.backend() == "tensorflow":
             jit_compile = "auto" if keras.distribution.list_devices("gpu") else False
         super().compile(*args, jit_compile=jit_compile, **kwargs)
+        self._check_optimizer()
 
     def get_compile_config(self) -> dict[str, Any]:
         config = super().get_compile_config()
         # The wish, not what it meant here: False from TensorFlow on a CPU must not reach JAX.
-        return {**config, "jit_compile": self._jit_compile_wish} if config else config
+        ours = {
+            "jit_compile": self._jit_compile_wish,
+            "clip_norm": self._clip_norm,
+            "accumulation_steps": self._accumulation_steps,
+        }
+        return {**config, **ours} if config else config
 
     def compile_from_config(self, config: dict[str, Any]) -> None:
         # Keras leaves a model whose compile() is overridden uncompiled, and drops its optimizer.
