@@ -6,7 +6,7 @@ from typing import Any
 from keras_vit.data.augment import Augment
 
 OPTIMIZERS = ("adamw", "sgd")
-DECAYS = ("cosine", "linear", "constant", "stairs")
+DECAYS = ("cosine", "linear", "constant", "stairs", "rsqrt")
 LOSSES = ("softmax", "sigmoid")
 MOMENT_DTYPES = ("float32", "bfloat16")
 
@@ -17,11 +17,13 @@ class Schedule:
 
     Attributes:
         base_lr: peak rate.
-        decay: `cosine` to 0, `linear` to `end_lr`, `constant`, or `stairs`.
+        decay: `cosine` to 0, `linear` to `end_lr`, `constant`, `stairs`, or `rsqrt`.
         warmup_steps: steps of warm-up, None for `warmup_fraction` of the run.
         warmup_fraction: share of the steps spent warming up.
         end_lr: the last rate of the linear decay.
         stairs: shares of the run after which `stairs` divides the rate by 10.
+        timescale: steps in which `rsqrt` falls by the square root of 2.
+        cooldown_steps: last steps, in which the rate goes linearly to 0 whatever the decay.
     """
 
     base_lr: float = 1e-3
@@ -30,6 +32,8 @@ class Schedule:
     warmup_fraction: float = 0.1
     end_lr: float = 1e-5
     stairs: tuple[float, ...] = ()
+    timescale: int = 10_000
+    cooldown_steps: int = 0
 
     def __post_init__(self):
         _one_of(self, "decay", DECAYS)
@@ -38,6 +42,11 @@ class Schedule:
         if self.warmup_steps is not None and self.warmup_steps < 0:
             raise ValueError(
                 f"warmup_steps must be zero or more, or None for warmup_fraction, got {self.warmup_steps}."
+            )
+        if self.timescale < 1 or self.cooldown_steps < 0:
+            raise ValueError(
+                f"timescale must be at least 1 and cooldown_steps zero or more, got "
+                f"{self.timescale} and {self.cooldown_steps}."
             )
         object.__setattr__(self, "stairs", tuple(self.stairs))
         if list(self.stairs) != sorted(self.stairs) or any(not 0 < s < 1 for s in self.stairs):
@@ -141,6 +150,7 @@ class Recipe:
         image_size: pixels of training, None for the network's.
         changes: fields of the network's spec that the recipe sets, such as dropout: pairs.
         examples: size of the training set it is meant for, for plans; None when open.
+        classes: of that training set, for plans; None when open.
         early_stopping: epochs without a better validation score before stopping, None for never.
         frozen: regular expressions; layers whose whole path matches are not trained.
         remat: recompute the blocks' activations in the backward pass, to save memory.
@@ -159,6 +169,7 @@ class Recipe:
     image_size: int | None = None
     changes: tuple[tuple[str, Any], ...] = ()
     examples: int | None = None
+    classes: int | None = None
     early_stopping: int | None = None
     frozen: tuple[str, ...] = ()
     remat: bool = False
