@@ -11,6 +11,24 @@ LOSSES = ("softmax", "sigmoid")
 MOMENT_DTYPES = ("float32", "bfloat16")
 
 
+def _one_of(part: Any, field: str, allowed: tuple[str, ...]) -> None:
+    value = getattr(part, field)
+    if value not in allowed:
+        raise ValueError(f"{field} must be one of {list(allowed)}, got {value!r}.")
+
+
+def _numbers(part: Any, *fields: str) -> None:
+    for field in fields:
+        if not 0.0 <= getattr(part, field) < float("inf"):
+            raise ValueError(f"{field} must be zero or more, got {getattr(part, field)}.")
+
+
+def _shares(part: Any, *fields: str) -> None:
+    for field in fields:
+        if not 0.0 <= getattr(part, field) < 1.0:
+            raise ValueError(f"{field} must be in [0, 1), got {getattr(part, field)}.")
+
+
 @dataclasses.dataclass(frozen=True)
 class Schedule:
     """The learning rate over the run: a linear warm-up, then a decay.
@@ -207,21 +225,3 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, for JSON."""
         return dataclasses.asdict(self)
-
-
-def _one_of(part: Any, field: str, allowed: tuple[str, ...]) -> None:
-    value = getattr(part, field)
-    if value not in allowed:
-        raise ValueError(f"{field} must be one of {list(allowed)}, got {value!r}.")
-
-
-def _numbers(part: Any, *fields: str) -> None:
-    for field in fields:
-        if not 0.0 <= getattr(part, field) < float("inf"):
-            raise ValueError(f"{field} must be zero or more, got {getattr(part, field)}.")
-
-
-def _shares(part: Any, *fields: str) -> None:
-    for field in fields:
-        if not 0.0 <= getattr(part, field) < 1.0:
-            raise ValueError(f"{field} must be in [0, 1), got {getattr(part, field)}.")
