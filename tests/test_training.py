@@ -7,12 +7,13 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit.data.augment import Augment
 from keras_vit.data.batches import Batches
 from keras_vit.data.sources import arrays
 from keras_vit.model import VisionModel
 from keras_vit.spec import ViTSpec
 from keras_vit.train import run
-from keras_vit.train.recipe import Recipe
+from keras_vit.train.recipe import Loss, Optimizer, Recipe, Schedule
 
 SPEC = ViTSpec(
     hidden_size=12,
@@ -27,7 +28,13 @@ SPEC = ViTSpec(
     dropout=0.1,
     stochastic_depth=0.1,
 )
-RECIPE = Recipe(epochs=4, batch_size=8, base_lr=5e-3, weight_decay=0.01, mixup_alpha=0.1, augment=("flip", "shift"))  # fmt: skip
+RECIPE = Recipe(
+    epochs=4,
+    batch_size=8,
+    schedule=Schedule(5e-3),
+    optimizer=Optimizer(weight_decay=0.01),
+    augment=Augment(flip=True, shift=True, mixup=0.1),
+)
 
 
 def blobs(count=30, seed=0):
@@ -90,7 +97,7 @@ def test_it_learns_and_keeps_the_best_epoch(tmp_path):
     assert max(scores) > 0.9
     assert scores[result.best_epoch - 1] == max(scores)
     assert result.best_epoch == int(np.argmax(scores)) + 1  # the first of equals
-    batches = run.batches_for(trained, blobs(30, 1), RECIPE, training=False)
+    batches = run.feed_for(trained, blobs(30, 1), RECIPE, training=False)
     found = np.concatenate([trained.probabilities(batches[i][0]) for i in range(len(batches))])
     accuracy = (found.argmax(1) == np.arange(30) % 3).mean()
     assert accuracy == pytest.approx(max(scores), abs=1e-6)
@@ -214,7 +221,7 @@ def test_multi_label_targets():
     trained = model(dropout=0.0, stochastic_depth=0.0)
     result = run.fit(trained, source, recipe, verbose=0)
     assert result.history[-1]["accuracy"] > 0.9  # of single labels, not of sets
-    batches = run.batches_for(trained, source, recipe, training=False)
+    batches = run.feed_for(trained, source, recipe, training=False)
     logits = np.concatenate(
         [trained.predict(batches[i][0], verbose=0) for i in range(len(batches))]
     )
@@ -230,9 +237,9 @@ def test_class_weights_balance_rare_classes():
     np.testing.assert_allclose(factors, [100 / 180, 100 / 90, 100 / 30], rtol=1e-6)
     assert factors[labels].mean() == pytest.approx(1.0)
     weighted = dataclasses.replace(RECIPE, class_weights="balanced", mixup_alpha=0.0)
-    _, y, factor = run.batches_for(model(), source, weighted, training=True)[0]
+    _, y, factor = run.feed_for(model(), source, weighted, training=True)[0]
     np.testing.assert_allclose(factor, factors[y.argmax(1)], rtol=1e-6)
-    assert len(run.batches_for(model(), source, weighted, training=False)[0]) == 2
+    assert len(run.feed_for(model(), source, weighted, training=False)[0]) == 2
     # With no image to tell classes apart, balanced training predicts them alike often.
     means = []
     for kind in (None, "balanced"):

@@ -1,6 +1,8 @@
 """From a source to batches for `fit`, `evaluate` and `predict`, the same on every backend."""
 
+import copy
 import os
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -8,7 +10,7 @@ import keras
 import numpy as np
 
 from keras_vit.card import Preprocessing
-from keras_vit.data.augment import AUGMENTATIONS, mixup
+from keras_vit.data.augment import Augment, apply, mixup
 from keras_vit.data.sources import Source
 from keras_vit.layers.preprocessor import preprocess
 
@@ -16,24 +18,29 @@ from keras_vit.layers.preprocessor import preprocess
 class Batches(keras.utils.PyDataset):
     """Preprocessed batches (images float32 (B, H, W, C), targets float32 (B, classes)).
 
-    Order, augmentation and mixup of a batch depend only on (seed, epoch, batch index), so a resumed
-    run sees what an uninterrupted one would have seen. Every example comes exactly once per epoch,
-    also in evaluation with a last batch that is not full. Files that cannot be decoded are left out
-    of their batch, which in evaluation may so become empty.
+    A feed on NumPy, for images in memory and folders of files. What a batch holds depends only on
+    (seed, step), so a resumed run sees what an uninterrupted one would have seen. Every example comes
+    exactly once per epoch, also in evaluation with a last batch that is not full. Files that cannot be
+    decoded are left out of their batch, which in evaluation may so become empty.
 
     Args:
         source: the images.
         image_size: (H, W) of the model.
         channels: channels of the model.
         preprocessing: the card's rule.
-        batch_size: examples per batch.
-        training: shuffle and augment.
-        augment: names out of `AUGMENTATIONS`, applied in order to uint8 images of one size.
-        mixup_alpha: 0 for none.
+        batch_size: examples per batch, over all hosts.
+        training: shuffle and augment; a last batch that is not full is left out, unless it is the
+            only one.
+        augment: of which only the plain parts (`Augment.plain`) are known here.
         class_weights: (classes,) factors of the loss; batches then have a third part (B,), the
             mean weight of each example's classes.
         seed: of everything random.
-        drop_last: leave out a last batch that is not full (keeps one compiled shape).
+        pad: in evaluation, fill up a last batch with examples of weight 0: batches then have a third
+            part (B,), and all of them one shape.
+        shard: (index, count) of this host among all: it gets that part of every batch.
+
+    Raises:
+        ValueError: the batch cannot be shared out, or the augmentation is not plain.
     """
 
     def __init__(
@@ -45,49 +52,61 @@ class Batches(keras.utils.PyDataset):
         *,
         batch_size: int = 64,
         training: bool = False,
-        augment: tuple[str, ...] = (),
-        mixup_alpha: float = 0.0,
+        augment: Augment | None = None,
         class_weights: np.ndarray | None = None,
         seed: int = 0,
-        drop_last: bool = False,
+        pad: bool = False,
+        shard: tuple[int, int] = (0, 1),
     ):
         super().__init__(workers=1)
-        if unknown := sorted(set(augment) - set(AUGMENTATIONS)):
-            raise ValueError(f"unknown augmentations {unknown}: there are {sorted(AUGMENTATIONS)}.")
+        augment = augment or Augment()
+        if not augment.plain:
+            raise ValueError(
+                f"Batches knows flip, shift, erase and mixup, not {augment}: use Pipeline."
+            )
+        if batch_size % shard[1]:
+            raise ValueError(
+                f"batch_size {batch_size} cannot be shared out among {shard[1]} hosts: give a multiple."
+            )
         self.source = source
         self.image_size = image_size
         self.channels = channels
         self.preprocessing = preprocessing
         self.batch_size = batch_size
         self.training = training
-        self.augment = augment
-        self.mixup_alpha = mixup_alpha
+        self.augment = augment if training else Augment()
         self.class_weights = class_weights
         self.seed = seed
-        self.drop_last = drop_last and len(source) >= batch_size
-        self.epoch = 0
+        self.pad = pad
+        self.shard = shard
+        whole, rest = divmod(len(source), batch_size)
+        self.steps_per_epoch = max(1, whole + (rest > 0 and not training))
+        self.start, self.stop = 0, self.steps_per_epoch
         self._pool = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
-        self._order = np.arange(len(source))
-        self.set_epoch(0)
+        self._order: tuple[int, np.ndarray] = (-1, np.arange(len(source)))
 
-    def set_epoch(self, epoch: int) -> None:
-        """Makes the next batches those of `epoch`."""
-        self.epoch = epoch
-        if self.training:
-            self._order = np.random.default_rng((self.seed, epoch)).permutation(len(self.source))
+    def keras_data(self, start: int, stop: int) -> "Batches":
+        """The batches of the steps from `start` up to `stop`, counted over all epochs."""
+        part = copy.copy(self)
+        part.start, part.stop = start, stop
+        return part
+
+    def identity(self) -> dict[str, Any]:
+        """Plain values that tell these batches from others."""
+        labels = zlib.crc32(np.ascontiguousarray(self.source.labels).tobytes())
+        return {"name": self.source.name, "examples": len(self.source), "labels": labels}
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.source), self.batch_size)
-        return whole + (rest > 0 and not self.drop_last)
+        return self.stop - self.start
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, ...]:
-        picked = self._order[index * self.batch_size : (index + 1) * self.batch_size]
-        rng = np.random.default_rng((self.seed, self.epoch, index))
+        epoch, index = divmod(self.start + index, self.steps_per_epoch)
+        local = self.batch_size // self.shard[1]
+        first = index * self.batch_size + self.shard[0] * local
+        picked = self._epoch_order(epoch)[first : first + local]
+        rng = np.random.default_rng((self.seed, epoch, index, *self.shard[:1]))
         images, kept = self._images(picked)
-        if self.training and self.augment:
-            images = _same_size(images, self.image_size)
-            for name in self.augment:
-                images = AUGMENTATIONS[name](images, rng)
+        images = apply(self.augment, self._augmentable(images), rng)
         if not len(kept):
             x = np.zeros((0, *self.image_size, self.channels), np.float32)
         elif isinstance(images, np.ndarray):
@@ -95,11 +114,24 @@ class Batches(keras.utils.PyDataset):
         else:
             x = np.stack([preprocess(i, self.image_size, self.preprocessing) for i in images])
         y = self.targets(kept)
-        if self.training and self.mixup_alpha:
-            x, y = mixup(x, y, self.mixup_alpha, rng)
+        if self.augment.mixup:
+            x, y = mixup(x, y, self.augment.mixup, rng)
+        if self.pad:
+            return _padded(x, y, local)
         if self.class_weights is None:
             return x, y
         return x, y, (y @ self.class_weights) / np.maximum(y.sum(axis=1), 1e-9)
+
+    def _epoch_order(self, epoch: int) -> np.ndarray:
+        """(n,) indices in the order of an epoch; the last one asked for is kept."""
+        if self.training and self._order[0] != epoch:
+            rng = np.random.default_rng((self.seed, epoch))
+            self._order = epoch, rng.permutation(len(self.source))
+        return self._order[1]
+
+    def _augmentable(self, images):
+        changes = self.augment.flip or self.augment.shift or self.augment.erase
+        return _same_size(images, self.image_size) if changes else images
 
     def targets(self, indices: np.ndarray) -> np.ndarray:
         """float32 (n, classes): one-hot or multi-hot."""
@@ -128,9 +160,13 @@ class Batches(keras.utils.PyDataset):
             images = np.stack(images)
         return images, picked[good]
 
-    def on_epoch_end(self) -> None:
-        if self.training:
-            self.set_epoch(self.epoch + 1)
+
+def _padded(x: np.ndarray, y: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A batch filled up to `size` examples, and their weights: 1, and 0 for what was added."""
+    missing = size - len(x)
+    weights = np.repeat(np.float32([1.0, 0.0]), [len(x), missing])
+    x = np.concatenate([x, np.zeros((missing, *x.shape[1:]), x.dtype)])
+    return x, np.concatenate([y, np.zeros((missing, *y.shape[1:]), y.dtype)]), weights
 
 
 def _same_size(images, image_size) -> np.ndarray:

@@ -1,12 +1,10 @@
 """One training run: `model.fit` with a recipe, a state that survives a kill, and the best weights kept."""
 
 import dataclasses
-import json
 import os
 import platform
-import time
-import zipfile
-import zlib
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,10 @@ import numpy as np
 from keras_vit.data.batches import Batches
 from keras_vit.data.sources import Source
 from keras_vit.model import VisionModel
+from keras_vit.train.keeper import Keeper
+from keras_vit.train.losses import make_loss
+from keras_vit.train.optimizers import make_optimizer
 from keras_vit.train.recipe import Recipe
-from keras_vit.train.schedules import WarmupDecay
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,68 +28,84 @@ class Result:
         history: per epoch, Keras's names to values.
         best_epoch: 1-based epoch whose weights the model holds now.
         seconds: training time over all sittings.
-        resumed_from: epochs that an earlier sitting had done.
+        resumed_from: steps that earlier sittings had done.
+        steps: of the whole run.
     """
 
     history: list[dict[str, float]]
     best_epoch: int
     seconds: float
     resumed_from: int
+    steps: int
 
 
-def make_optimizer(
-    recipe: Recipe, model: keras.Model, total_steps: int
-) -> keras.optimizers.Optimizer:
-    """The recipe's optimizer; weight decay touches kernels only, never norms, biases, tokens or tables."""
-    schedule = WarmupDecay(
-        recipe.base_lr, total_steps, int(recipe.warmup_fraction * total_steps), recipe.decay
+def compile_for(
+    model: VisionModel,
+    recipe: Recipe,
+    total_steps: int,
+    multi_label: bool = False,
+    steps_per_execution: int = 1,
+) -> None:
+    """Compiles the model with the recipe's optimizer and loss, and an accuracy.
+
+    Raises:
+        ValueError: the model gives probabilities.
+    """
+    if model.spec.classifier_activation:
+        raise ValueError(
+            f"{model.name} gives probabilities ({model.spec.classifier_activation}), but training "
+            f"needs logits: build or load it with classifier_activation=None."
+        )
+    loss = dataclasses.replace(recipe.loss, kind="sigmoid") if multi_label else recipe.loss
+    accuracy = (
+        keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)
+        if multi_label
+        else keras.metrics.CategoricalAccuracy("accuracy")
     )
-    options = {
-        "learning_rate": schedule,
-        "global_clipnorm": recipe.clip_norm,
-        "weight_decay": recipe.weight_decay or None,
+    model.compile(
+        make_optimizer(recipe, model, total_steps),
+        make_loss(loss),
+        weighted_metrics=[accuracy],
+        clip_norm=recipe.optimizer.clip_norm,
+        accumulation_steps=recipe.optimizer.accumulation_steps,
+        steps_per_execution=steps_per_execution,
+    )
+    # Keras builds metrics at the first step, but a checkpoint within an epoch is restored before it.
+    with keras.StatelessScope():
+        outputs = keras.ops.zeros((1, model.spec.num_classes))
+        model.compute_metrics(None, outputs, outputs, keras.ops.ones((1,)))
+
+
+def feed_for(
+    model: VisionModel,
+    source: Any,
+    recipe: Recipe,
+    *,
+    training: bool,
+    pad: bool = False,
+    shard: tuple[int, int] = (0, 1),
+):
+    """The batches of a source as this model and recipe take them.
+
+    On NumPy where that does, on tf.data where images stream from disk or the recipe crops.
+    """
+    options: dict[str, Any] = {
+        "batch_size": recipe.batch_size,
+        "training": training,
+        "augment": recipe.augment if training else None,
+        "seed": recipe.seed,
+        "pad": pad,
+        "shard": shard,
     }
-    if recipe.optimizer == "sgd":
-        optimizer = keras.optimizers.SGD(momentum=0.9, **options)
-    else:
-        optimizer = keras.optimizers.AdamW(**{**options, "weight_decay": recipe.weight_decay})
-    if recipe.weight_decay:
-        spared = [v for v in model.trainable_variables if v.path.split("/")[-1] != "kernel"]
-        optimizer.exclude_from_weight_decay(var_list=spared)
-    return optimizer
+    if training and recipe.loss.class_weights:
+        options["class_weights"] = balanced_weights(source)
+    spec = model.spec
+    arguments = (source, spec.image_size, spec.in_channels, model.preprocessing)
+    if isinstance(source, Source) and (recipe.augment.plain or not training):
+        return Batches(*arguments, **options)
+    from keras_vit.data.pipeline import Pipeline
 
-
-def compile_for(model: VisionModel, recipe: Recipe, total_steps: int, multi_label: bool) -> None:
-    """Compiles the model with the recipe's optimizer, the loss of the task and an accuracy."""
-    logits = not model.spec.classifier_activation
-    if multi_label:
-        loss = keras.losses.BinaryCrossentropy(
-            from_logits=logits, label_smoothing=recipe.label_smoothing
-        )
-        accuracy = keras.metrics.BinaryAccuracy("accuracy", threshold=0.0 if logits else 0.5)
-    else:
-        loss = keras.losses.CategoricalCrossentropy(
-            from_logits=logits, label_smoothing=recipe.label_smoothing
-        )
-        accuracy = keras.metrics.CategoricalAccuracy("accuracy")
-    model.compile(make_optimizer(recipe, model, total_steps), loss, metrics=[accuracy])
-
-
-def batches_for(model: VisionModel, source: Source, recipe: Recipe, *, training: bool) -> Batches:
-    """The batches of a source as this model takes them."""
-    return Batches(
-        source,
-        model.spec.image_size,
-        model.spec.in_channels,
-        model.preprocessing,
-        batch_size=recipe.batch_size,
-        training=training,
-        augment=recipe.augment if training else (),
-        mixup_alpha=recipe.mixup_alpha if training else 0.0,
-        class_weights=balanced_weights(source) if training and recipe.class_weights else None,
-        seed=recipe.seed,
-        drop_last=training,
-    )
+    return Pipeline(*arguments, **options)
 
 
 def balanced_weights(source: Source) -> np.ndarray:
@@ -103,33 +119,40 @@ def balanced_weights(source: Source) -> np.ndarray:
 
 def fit(
     model: VisionModel,
-    train: Source,
+    train: Any,
     recipe: Recipe,
     *,
-    validation: Source | None = None,
-    out: str | Path | None = None,
+    validation: Any = None,
+    out: str | os.PathLike | None = None,
+    placement: Any = None,
+    checkpoint_steps: int | None = None,
     verbose: int | str = "auto",
     callbacks: tuple[keras.callbacks.Callback, ...] = (),
 ) -> Result:
     """Trains a model, resuming a run that `out` already holds.
 
-    After every epoch the whole state goes to `out/state.npz`, written aside and renamed, so a kill
-    or Ctrl-C at any moment loses at most one epoch and a second call with the same arguments goes
-    on to the same numbers. At the end the model holds the weights of the best validation accuracy
-    (of the last epoch when there is no validation set).
+    The whole state goes to `out/checkpoints` after every epoch, and every `checkpoint_steps`, written
+    aside and renamed, so a kill at any moment loses what came after the last one, and a second call
+    with the same arguments goes on to the same numbers. SIGTERM saves and ends the process with exit
+    code 0. At the end the model holds the weights of the best validation accuracy (of the last epoch
+    when there is no validation set); averaged ones when the recipe averages.
 
     Args:
-        model: changed in place.
-        train: training images.
+        model: changed in place; made under the placement's scope.
+        train: a `Source`, or what `keras_vit.data.pipeline.Pipeline` takes.
         recipe: what to do.
         validation: images to choose the best epoch by.
-        out: folder for state and recipe; None keeps nothing.
+        out: folder for checkpoints, metrics and recipe; None keeps nothing.
+        placement: on which devices (`keras_vit.train.distribute`); None for Keras's default.
+        checkpoint_steps: steps between checkpoints; None for one after each epoch.
         verbose: as in Keras.
         callbacks: further Keras callbacks.
 
     Raises:
         ValueError: `out` holds the state of another recipe, data set or model; classes differ.
         FloatingPointError: the loss became NaN or infinite; the last good state stays in `out`.
+        OSError: a checkpoint could not be written; earlier ones are untouched.
+        SystemExit: with code 0, after SIGTERM.
     """
     if train.num_classes != model.spec.num_classes:
         raise ValueError(
@@ -137,148 +160,71 @@ def fit(
             f"{model.spec.num_classes}: load it with num_classes={train.num_classes}."
         )
     keras.utils.set_random_seed(recipe.seed)
-    batches = batches_for(model, train, recipe, training=True)
-    compile_for(model, recipe, recipe.epochs * len(batches), train.multi_label)
+    shard = placement.shard if placement else (0, 1)
+    feed = feed_for(model, train, recipe, training=True, shard=shard)
+    total = recipe.total_steps(feed.steps_per_epoch)
+    _freeze(model, recipe.frozen)
+    per_call = placement.steps_per_execution if placement else 1
+    compile_for(model, recipe, total, train.multi_label, per_call)
     model.optimizer.build(model.trainable_variables)
-    keeper = _Keeper(model, recipe, batches, Path(out) if out else None, validation is not None)
-    keeper.resume()
-    resumed_from = len(keeper.history)
-    if resumed_from < recipe.epochs and not keeper.exhausted:
-        model.fit(
-            batches,
-            initial_epoch=resumed_from,
-            epochs=recipe.epochs,
-            validation_data=batches_for(model, validation, recipe, training=False)
-            if validation
-            else None,
-            callbacks=[keeper, *callbacks],
-            shuffle=False,  # Batches shuffles by itself, reproducibly
-            verbose=verbose,
-        )
+    data: Callable = placement.keras_data if placement else _keras_data
+    watched: dict[str, Any] = {}
+    if validation:
+        pad = bool(placement and placement.replicas > 1)
+        held_out = feed_for(model, validation, recipe, training=False, pad=pad, shard=shard)
+        watched = {
+            "validation_data": data(held_out, 0, held_out.steps_per_epoch),
+            "validation_steps": held_out.steps_per_epoch,
+        }
+    keeper = Keeper(
+        model,
+        recipe,
+        {"spec": model.spec.to_dict(), "data": feed.identity()},
+        total,
+        feed.steps_per_epoch,
+        out=Path(out) if out else None,
+        placement=placement,
+        validates=bool(validation),
+        checkpoint_steps=checkpoint_steps,
+        versions=versions(),
+    )
+    resumed_from = keeper.resume()
+    with keeper.watching():
+        for start, stop, epochs in sittings(resumed_from, total, feed.steps_per_epoch):
+            if keeper.exhausted:
+                break
+            first = start // feed.steps_per_epoch
+            model.fit(
+                data(feed, start, stop),
+                initial_epoch=first,
+                epochs=first + epochs,
+                steps_per_epoch=(stop - start) // epochs,
+                callbacks=[keeper, *callbacks],
+                shuffle=False,  # feeds shuffle by themselves, reproducibly
+                verbose=verbose,
+                **watched,
+            )
     keeper.restore_best()
-    return Result(keeper.history, keeper.best_epoch, keeper.seconds, resumed_from)
+    return Result(keeper.history, keeper.best_epoch, keeper.seconds, resumed_from, total)
 
 
-class _Keeper(keras.callbacks.Callback):
-    """Saves state after every epoch, remembers the best weights, stops early and on NaN."""
+def sittings(start: int, total: int, per_epoch: int) -> list[tuple[int, int, int]]:
+    """(first step, step after the last, epochs) of the calls of `fit` that finish a run.
 
-    def __init__(
-        self,
-        model: VisionModel,
-        recipe: Recipe,
-        batches: Batches,
-        out: Path | None,
-        validates: bool,
-    ):
-        super().__init__()
-        self.set_model(model)
-        self.recipe, self.batches, self.out, self.validates = recipe, batches, out, validates
-        train = batches.source
-        self.history: list[dict[str, float]] = []
-        self.seconds = 0.0
-        self.best_epoch = 0
-        self.best: list[np.ndarray] | None = None
-        self.fingerprint = {
-            "recipe": json.loads(json.dumps(dataclasses.asdict(recipe))),
-            "spec": model.spec.to_dict(),
-            "data": {"name": train.name, "examples": len(train), "labels": _crc(train.labels)},
-        }
-        if out:
-            try:
-                out.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise ValueError(f"{out} cannot be made a folder for the run ({error}).") from None
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether early stopping is due."""
-        patience = self.recipe.early_stopping
-        return bool(patience and self.history and len(self.history) - self.best_epoch >= patience)
-
-    def on_epoch_begin(self, epoch, logs=None):
-        # Set here, because Keras tells a data set once more often than there are epochs that one
-        # is over. Epochs count from 1, as in what is printed.
-        self.batches.set_epoch(epoch + 1)
-        self.started = time.monotonic()
-
-    def on_train_batch_end(self, batch, logs=None):
-        loss = (logs or {}).get("loss", 0.0)
-        if not np.isfinite(loss):
-            raise FloatingPointError(
-                f"the loss became {loss} in epoch {len(self.history) + 1} at step {batch + 1}: lower "
-                f"base_lr ({self.recipe.base_lr}). The last good state is that of epoch "
-                f"{len(self.history)}" + (f" in {self.out / 'state.npz'}." if self.out else ".")
-            )
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.seconds += time.monotonic() - self.started
-        self.history.append({k: float(v) for k, v in (logs or {}).items()})
-        scores = [e.get("val_accuracy", float(i)) for i, e in enumerate(self.history)]
-        if scores[-1] > max(scores[:-1], default=-1.0):
-            self.best_epoch = len(self.history)
-            self.best = [keras.ops.convert_to_numpy(w) for w in self.model.weights]
-        self._save()
-        if self.exhausted:
-            self.model.stop_training = True
-
-    def restore_best(self) -> None:
-        """Puts the best weights into the model."""
-        if self.best is not None and self.validates:
-            for variable, value in zip(self.model.weights, self.best, strict=True):
-                variable.assign(value)
-
-    def _state_variables(self) -> list[Any]:
-        # model.variables holds the seeds of dropout besides the weights.
-        return [*self.model.variables, *self.model.optimizer.variables]
-
-    def _save(self) -> None:
-        if not self.out:
-            return
-        arrays: dict[str, Any] = {
-            f"now/{i}": _numpy(v) for i, v in enumerate(self._state_variables())
-        }
-        arrays |= {f"best/{i}": v for i, v in enumerate(self.best or [])}
-        about = {
-            **self.fingerprint,
-            "history": self.history,
-            "seconds": self.seconds,
-            "best_epoch": self.best_epoch,
-            "versions": versions(),
-        }
-        part = self.out / "state.part.npz"
-        try:
-            np.savez(part, about=np.array(json.dumps(about)), **arrays)
-            os.replace(part, self.out / "state.npz")
-        finally:
-            part.unlink(missing_ok=True)
-        self.recipe.save(
-            self.out / "recipe.json", **{k: about[k] for k in ("spec", "data", "versions")}
-        )
-
-    def resume(self) -> None:
-        """Takes up the state in `out`, if there is one."""
-        if not self.out or not (self.out / "state.npz").is_file():
-            return
-        path = self.out / "state.npz"
-        try:
-            # An open file, because np.load leaves one open when it fails.
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                state = {name: file[name] for name in file.files}
-            about = json.loads(str(state["about"]))
-        except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} cannot be read ({error}): delete it to start anew.") from None
-        differ = [k for k, v in self.fingerprint.items() if about[k] != v]
-        if differ:
-            raise ValueError(
-                f"{self.out} holds a run with another {' and '.join(differ)}: give a new folder, "
-                f"or the same arguments to go on with it."
-            )
-        for i, variable in enumerate(self._state_variables()):
-            variable.assign(state[f"now/{i}"])
-        count = sum(name.startswith("best/") for name in state)
-        self.best = [state[f"best/{i}"] for i in range(count)] or None
-        self.history, self.seconds = about["history"], about["seconds"]
-        self.best_epoch = about["best_epoch"]
+    The rest of an epoch that was begun, the whole epochs, and the part of one that may come last.
+    """
+    found, step = [], start
+    first_whole = -(-start // per_epoch) * per_epoch
+    if start < first_whole:
+        step = min(first_whole, total)
+        found.append((start, step, 1))
+    whole = (total - step) // per_epoch
+    if whole > 0:
+        found.append((step, step + whole * per_epoch, whole))
+        step += whole * per_epoch
+    if step < total:
+        found.append((step, total, 1))
+    return found
 
 
 def versions() -> dict[str, str]:
@@ -291,10 +237,21 @@ def versions() -> dict[str, str]:
     }
 
 
-def _numpy(variable) -> np.ndarray:
-    value = keras.ops.convert_to_numpy(variable)
-    return value.astype(np.float32) if value.dtype.name == "bfloat16" else value
+def _keras_data(feed: Any, start: int, stop: int) -> Any:
+    return feed.keras_data(start, stop)
 
 
-def _crc(labels: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(labels).tobytes())
+def _freeze(model: VisionModel, patterns: tuple[str, ...]) -> None:
+    """Makes the layers whose whole path matches a pattern untrainable.
+
+    Raises:
+        ValueError: a pattern matches nothing.
+    """
+    layers = model._flatten_layers(include_self=False)
+    for pattern in patterns:
+        found = [x for x in layers if re.fullmatch(pattern, x.path) and x.weights]
+        if not found:
+            names = ", ".join(x.name for x in model.layers if x.weights)
+            raise ValueError(f"frozen={pattern!r} matches no layer: there are {names}.")
+        for layer in found:
+            layer.trainable = False
