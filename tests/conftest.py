@@ -9,6 +9,8 @@ import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+# Where libtpu is installed, JAX would look for a TPU first.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # No test asks the network; those of downloads have a server of their own.
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Before Keras is imported, so that no file of the user decides what the tests run on.
@@ -173,13 +175,13 @@ def embedded_stand_ins(tmp_path_factory):
 
     from keras_vit.data.sources import FASHION_MNIST_CLASSES
     from keras_vit.model import VisionModel
-    from keras_vit.train.recipes.fashion_mnist import EIGHT, mini_spec
+    from keras_vit.train.recipes.fashion_mnist import TASKS
     from keras_vit.zoo.formats import write_weights
 
     folder, rows = tmp_path_factory.mktemp("cards"), []
-    for tag, classes in (("fashion_mnist", range(10)), ("fashion_mnist_8", EIGHT)):
+    for tag, name in (("fashion_mnist", "ten"), ("fashion_mnist_8", "eight")):
         keras.utils.set_random_seed(0)
-        model = VisionModel(mini_spec(len(classes)))
+        classes, model = TASKS[name].classes, VisionModel(TASKS[name].spec)
         head = model.get_layer("head").kernel
         head.assign(keras.random.normal(head.shape))
         write_weights(model, folder / f"{tag}.npz", dtype="float16")

@@ -9,7 +9,7 @@ import pytest
 
 from keras_vit.model import VisionModel
 from keras_vit.spec import POOLS, HybridSpec, ResNetBody, ResNetSpec, ViTSpec
-from keras_vit.train.recipes.fashion_mnist import mini_spec
+from keras_vit.train.recipes.fashion_mnist import TASKS
 from keras_vit.zoo.cards import all_cards, card_spec
 from keras_vit.zoo.fetch import find
 from keras_vit.zoo.formats import write_weights
@@ -184,8 +184,8 @@ def test_every_variant_cites_a_source_and_is_named_by_its_key():
 
 
 def test_the_recipe_trains_the_variant_of_the_table():
-    assert mini_spec(10) == VARIANTS["ViT-Mini/4"].spec
-    assert mini_spec(8).num_params == VARIANTS["ViT-Mini/4"].spec.num_params - 2 * (96 + 1)
+    assert TASKS["ten"].spec == VARIANTS["ViT-Mini/4"].spec
+    assert TASKS["eight"].spec.num_params == VARIANTS["ViT-Mini/4"].spec.num_params - 2 * (96 + 1)
 
 
 @pytest.mark.parametrize("name", ["ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-Mini/4"])

@@ -30,6 +30,15 @@ Data = Annotated[
         show_default=False,
     ),
 ]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="Another value for a field of the recipe: schedule.warmup_steps=500. May be repeated.",
+        metavar="FIELD=VALUE",
+        show_default=False,
+    ),
+]
 Classes = Annotated[
     str | None,
     typer.Option("--classes", help="Only these classes of the data, as numbers or names: 5,8."),
@@ -43,7 +52,7 @@ class Interrupted(Exception):
 def interrupted_run(out: Path) -> Interrupted:
     """What to raise when a training run in a folder is stopped: it says what is kept there."""
     kept = (
-        "the finished epochs are kept" if (out / "state.npz").is_file() else "nothing is kept yet"
+        "the finished epochs are kept" if (out / "checkpoints").is_dir() else "nothing is kept yet"
     )
     return Interrupted(f"{kept} in {out}; run the same command again to go on.")
 

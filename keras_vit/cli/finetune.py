@@ -1,6 +1,5 @@
 """`finetune`: a pretrained model for the user's classes."""
 
-import dataclasses
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from keras_vit.cli.common import (
     Classes,
     Data,
     Force,
+    Set,
     command_line,
     interrupted_run,
     log,
@@ -65,7 +65,7 @@ def finetune(
         ),
     ] = None,
     augment: Annotated[
-        str | None, typer.Option("--augment", help="Of flip, shift, erase: flip,shift.")
+        str | None, typer.Option("--augment", help="Of flip, shift, erase, crop: flip,shift.")
     ] = None,
     class_weights: Annotated[
         ClassWeights | None, typer.Option("--class-weights", help="Weigh rare classes more.")
@@ -82,6 +82,7 @@ def finetune(
     ] = False,
     freeze: Annotated[bool, typer.Option("--freeze", help="Train the head only.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Of split, order and augmentation.")] = 0,
+    more: Set = None,
     force: Force = False,
 ) -> Answer:
     """Fine-tune a model on labelled images and write it with a report.
@@ -97,25 +98,29 @@ def finetune(
     source = open_data(data, classes)
     validation = open_data(val, classes) if val else None
     from keras_vit.cli.progress import EpochLines
+    from keras_vit.train import overrides
     from keras_vit.train.finetune import finetune as tune
     from keras_vit.train.recipe import Recipe
 
-    chosen = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "base_lr": lr,
-        "optimizer": optimizer.value if optimizer else None,
-        "augment": tuple(a.strip() for a in augment.split(",")) if augment else None,
-        "class_weights": class_weights.value if class_weights else None,
-        "dtype": dtype,
-    }
+    changes = [
+        f"{field}={value}"
+        for field, value in (
+            ("epochs", epochs),
+            ("batch_size", batch_size),
+            ("schedule.base_lr", lr),
+            ("optimizer.name", optimizer.value if optimizer else None),
+            ("loss.class_weights", class_weights.value if class_weights else None),
+            ("dtype", dtype),
+            ("early_stopping", None if patience is None else patience or "none"),
+        )
+        if value is not None
+    ]
+    changes += _augmentations(augment) if augment else []
+    changes += more or []
     lines: list[EpochLines] = []
 
     def recipe(default: Recipe) -> Recipe:
-        changes = {field: value for field, value in chosen.items() if value is not None}
-        if patience is not None:
-            changes["early_stopping"] = patience or None
-        made = dataclasses.replace(default, **changes)
+        made = overrides.apply(default, changes)
         lines[0].epochs = made.epochs
         log(f"{len(source):,} images of {source.num_classes} classes; {_told(made)}")
         return made
@@ -152,6 +157,22 @@ def finetune(
 
 def _told(recipe) -> str:
     return (
-        f"{recipe.epochs} epochs of batches of {recipe.batch_size}, {recipe.optimizer} at "
-        f"{recipe.base_lr:g}, seed {recipe.seed}"
+        f"{recipe.epochs} epochs of batches of {recipe.batch_size}, {recipe.optimizer.name} at "
+        f"{recipe.schedule.base_lr:g}, seed {recipe.seed}"
     )
+
+
+# What --augment names, as fields of the recipe.
+AUGMENTATIONS = {
+    "flip": "augment.flip=true",
+    "shift": "augment.shift=true",
+    "erase": "augment.erase=0.5",
+    "crop": "augment.crop=inception",
+}
+
+
+def _augmentations(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if unknown := [name for name in names if name not in AUGMENTATIONS]:
+        raise ValueError(f"unknown augmentations {unknown}: there are {sorted(AUGMENTATIONS)}.")
+    return [AUGMENTATIONS[name] for name in names]

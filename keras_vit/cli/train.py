@@ -1,53 +1,93 @@
-"""`train`: the trainings that made the models of the package."""
+"""`train`: a recipe of a paper, on a network, images and devices."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from keras_vit.cli.common import Answer, Force, bytes_text, command_line, interrupted_run, log
+from keras_vit.cli.common import (
+    Answer,
+    Force,
+    Set,
+    bytes_text,
+    command_line,
+    interrupted_run,
+    log,
+)
 from keras_vit.cli.evaluate import evaluation_view
 
 
-class Images(StrEnum):
-    """Choices of --data."""
-
-    full = "full"
-    subset = "subset"
-
-
 def train(
-    task: Annotated[
+    recipe: Annotated[
         str,
-        typer.Argument(help="fashion_mnist/ten or fashion_mnist/eight.", show_default=False),
+        typer.Argument(
+            help="paper/imagenet, augreg/imagenet21k, fashion_mnist/ten, ...", show_default=False
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", help="Folder for model and report.", show_default=False)
     ],
-    epochs: Annotated[
-        int | None, typer.Option("--epochs", min=1, help="Another number than the recipe's.")
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="A name, or a file to start from; the recipe's by default."),
     ] = None,
     data: Annotated[
-        Images, typer.Option("--data", help="All 60,000 images, or the 3,000 of the package.")
-    ] = Images.full,
+        str | None,
+        typer.Option(
+            "--data",
+            help="folder:PATH, tfds:NAME:SPLIT or an .npz; of Fashion-MNIST full or subset.",
+        ),
+    ] = None,
+    val: Annotated[
+        str | None, typer.Option("--val", help="Images to choose the best epoch by.")
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", help="Where tensorflow-datasets keeps its files.")
+    ] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with", help="An option of the recipe: epochs=30, level=medium1.", metavar="KEY=VALUE"
+        ),
+    ] = None,
+    more: Set = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Of everything random.")] = None,
+    checkpoint_steps: Annotated[
+        int | None,
+        typer.Option("--checkpoint-steps", min=1, help="Besides one after each epoch."),
+    ] = None,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="A few steps of a tiny network on made-up images.")
+    ] = False,
     force: Force = False,
 ) -> Answer:
-    """Train a model of the package from random weights, as it was trained for the package.
+    """Train a network by a recipe of a paper, or as the models of the package were trained.
 
-    All of Fashion-MNIST takes about an hour on 2 cores. Run the same command again to go on after
-    an interruption.
+    The state is kept after every epoch: run the same command again to go on after an interruption.
+    SIGTERM saves it and exits with code 0.
     """
     from keras_vit.train.rundir import check_out
 
     check_out(out, force)
     from keras_vit.cli.progress import EpochLines
-    from keras_vit.train.task import run_task
+    from keras_vit.train.keeper import Preempted
+    from keras_vit.train.task import resolve, run_task
 
+    task = resolve(
+        recipe,
+        model=model,
+        data=data,
+        validation=val,
+        data_dir=data_dir,
+        options=options or (),
+        changes=more or (),
+        seed=seed,
+        smoke=smoke,
+    )
     lines: list[EpochLines] = []
 
     def callbacks(count: int) -> tuple[EpochLines, ...]:
-        log(f"{task}: {count} epochs, state kept in {out} after each")
+        log(f"{recipe}: {count} epochs, state kept in {out} after each")
         lines.append(EpochLines(count))
         return tuple(lines)
 
@@ -55,20 +95,21 @@ def train(
         report: dict[str, Any] = run_task(
             task,
             out,
-            epochs=epochs,
-            data=data.value,
+            smoke=smoke,
+            checkpoint_steps=checkpoint_steps,
             force=force,
             command=command_line(),
             callbacks=callbacks,
         )
     except KeyboardInterrupt:
         raise interrupted_run(out) from None
+    except Preempted as stopped:
+        return Answer({"out": str(out), "preempted": str(stopped)}, (str(stopped),))
     finally:
         for line in lines:
             line.stop()
     written = (
         f"written: {out}/model.keras, model.npz ({bytes_text(report['file_bytes'])}), report.json"
     )
-    return Answer(
-        {"out": str(out), **report}, (*evaluation_view(report["evaluation"]), "", written)
-    )
+    measured = evaluation_view(report["evaluation"]) if "evaluation" in report else ()
+    return Answer({"out": str(out), **report}, (*measured, "", written))

@@ -23,7 +23,7 @@ from keras_vit.spec import ResNetSpec, Spec, changed, pair
 from keras_vit.train import report as reports
 from keras_vit.train import rundir
 from keras_vit.train.evaluate import Evaluation, evaluate
-from keras_vit.train.recipe import Recipe
+from keras_vit.train.recipe import Optimizer, Recipe, Schedule
 from keras_vit.train.run import Result, fit
 from keras_vit.zoo import api, loading, names
 from keras_vit.zoo.cards import all_cards, card_spec
@@ -78,9 +78,8 @@ def default_recipe(
     return Recipe(
         epochs=min(30, max(5, -(-300 * batch_size // max(examples, 1)))),
         batch_size=batch_size,
-        optimizer="sgd" if sgd else "adamw",
-        base_lr=rate,
-        weight_decay=0.0 if sgd else 0.01,
+        schedule=Schedule(rate),
+        optimizer=Optimizer("sgd" if sgd else "adamw", weight_decay=0.0 if sgd else 0.01),
         early_stopping=5,
         seed=seed,
     )
@@ -105,7 +104,7 @@ def finetune(
 ) -> Outcome:
     """Fine-tunes a model and writes it, its report and its class names into a folder.
 
-    A killed or interrupted run keeps `state.npz` in the folder, and a second call with the same
+    A killed or interrupted run keeps its checkpoints in the folder, and a second call with the same
     arguments goes on from it. Images that cannot be decoded are left out and listed in the report.
 
     Args:

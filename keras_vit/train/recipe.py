@@ -166,6 +166,7 @@ class Recipe:
         batch_size: examples per update, over all devices.
         schedule, optimizer, loss, augment: see there.
         image_size: pixels of training, None for the network's.
+        from_checkpoint: start from a checkpoint's weights under a new head, not from random ones.
         changes: fields of the network's spec that the recipe sets, such as dropout: pairs.
         examples: size of the training set it is meant for, for plans; None when open.
         classes: of that training set, for plans; None when open.
@@ -185,6 +186,7 @@ class Recipe:
     loss: Loss = Loss()
     augment: Augment = dataclasses.field(default_factory=Augment)
     image_size: int | None = None
+    from_checkpoint: bool = False
     changes: tuple[tuple[str, Any], ...] = ()
     examples: int | None = None
     classes: int | None = None

@@ -1,6 +1,5 @@
 """The report of a fine-tuning run: plain values for machines, Markdown for people."""
 
-import dataclasses
 import re
 from importlib import metadata
 from typing import Any
@@ -36,7 +35,7 @@ def build(
         "resumed_from": result.resumed_from,
         "seconds": round(result.seconds, 2),
         "history": result.history,
-        "recipe": dataclasses.asdict(recipe),
+        "recipe": recipe.to_dict(),
         "seed": recipe.seed,
         "card": card.to_dict() if card else None,
         "spec": model.spec.to_dict(),
@@ -86,10 +85,20 @@ def markdown(report: dict[str, Any]) -> str:
     if report["command"]:
         # Every line of it: a file name may hold a line break, and what follows must stay code.
         lines += [*(f"    {line}" for line in report["command"].splitlines()), ""]
-    facts = {**report["recipe"], **report["versions"], "weights trained": _trained(report)}
+    facts = {**flat(report["recipe"]), **report["versions"], "weights trained": _trained(report)}
     lines += table(("what", "value"), [(k, escape(str(v))) for k, v in facts.items()])
     lines += ["", "Data, specification and card are in report.json.", ""]
     return "\n".join(lines)
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested plain values as one level, `part.field`."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        found |= (
+            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return found
 
 
 def escape(text: str) -> str:

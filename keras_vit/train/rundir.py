@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
-STATE = ("state.npz", "recipe.json", "run.json")  # of an unfinished run
-RESULTS = ("model.keras", "model.npz", "model.json", "report.md", "report.json")
+STATE = ("checkpoints", "recipe.json", "run.json")  # of an unfinished run
+RESULTS = ("model.keras", "model.npz", "model.json", "report.md", "report.json", "metrics.jsonl")
 
 
 def check_out(folder: str | os.PathLike, force: bool) -> None:
@@ -60,8 +61,7 @@ def start(folder: Path, about: dict[str, Any], force: bool) -> bool:
     """
     folder.mkdir(parents=True, exist_ok=True)
     if force:
-        for name in (*RESULTS, *STATE):
-            (folder / name).unlink(missing_ok=True)
+        _remove(folder, (*RESULTS, *STATE))
     if not (folder / "run.json").is_file():
         write_json(folder / "run.json", about)
         return False
@@ -77,8 +77,15 @@ def start(folder: Path, about: dict[str, Any], force: bool) -> bool:
 
 def finish(folder: Path) -> None:
     """Removes what only an unfinished run needs."""
-    for name in STATE:
-        (folder / name).unlink(missing_ok=True)
+    _remove(folder, STATE)
+
+
+def _remove(folder: Path, names: tuple[str, ...]) -> None:
+    for name in names:
+        if (folder / name).is_dir():
+            shutil.rmtree(folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

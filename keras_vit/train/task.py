@@ -1,108 +1,167 @@
-"""Running a published training task: fit, measure on the test images, write what the zoo ships."""
+"""Running a recipe: network, data and devices from their names, the run, and what it leaves behind."""
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from keras_vit.card import Card
-from keras_vit.data.sources import Source
+from keras_vit.data.sources import open_source
 from keras_vit.model import VisionModel
-from keras_vit.train import rundir
+from keras_vit.spec import changed
+from keras_vit.train import overrides, recipes, rundir
 from keras_vit.train.evaluate import evaluate
 from keras_vit.train.finetune import fingerprint, rebuilt
-from keras_vit.train.recipes.fashion_mnist import TASKS, Task
+from keras_vit.train.losses import init_head_bias
+from keras_vit.train.recipe import Recipe
+from keras_vit.train.recipes import fashion_mnist
+from keras_vit.train.recipes import smoke as smoking
 from keras_vit.train.run import fit, versions
-from keras_vit.zoo import api
+from keras_vit.zoo import api, names
+from keras_vit.zoo.variants import VARIANTS
 
 PREFIX = "fashion_mnist/"
 SPLITS = {"full": ("train", "test"), "subset": ("subset_train", "subset_test")}
 
 
-def find_task(name: str) -> Task:
-    """The task of a name such as `fashion_mnist/ten`.
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A recipe with what it is run on.
+
+    Attributes:
+        name: of the recipe.
+        model: a variant, a checkpoint or a file.
+        recipe: resolved.
+        train: training images.
+        validation: images to choose the best epoch by, None to keep the last.
+        test: images that the result is measured on, None for `validation`.
+    """
+
+    name: str
+    model: str
+    recipe: Recipe
+    train: Any
+    validation: Any = None
+    test: Any = None
+
+
+def resolve(
+    name: str,
+    *,
+    model: str | None = None,
+    data: str | None = None,
+    validation: str | None = None,
+    data_dir: str | None = None,
+    options: Iterable[str] = (),
+    changes: Iterable[str] = (),
+    seed: int | None = None,
+    smoke: bool = False,
+) -> Task:
+    """The task that names stand for.
+
+    Args:
+        name: of a recipe, `paper/imagenet`, or of a published training, `fashion_mnist/vit`.
+        model: what the recipe trains; None for its default.
+        data: training images by name; a published training has its own.
+        validation: images to choose the best epoch by.
+        data_dir: of tensorflow-datasets.
+        options: `key=value` texts, arguments of the recipe's function.
+        changes: `part.field=value` texts, other values for fields of the recipe.
+        seed: of everything random, None for the recipe's.
+        smoke: a few steps of a tiny network of the same family on made-up images.
 
     Raises:
-        ValueError: there is none.
+        ValueError: something of that does not exist; the message says what does.
     """
-    key = name.removeprefix(PREFIX)
-    if not name.startswith(PREFIX) or key not in TASKS:
-        known = ", ".join(PREFIX + task for task in TASKS)
-        raise ValueError(f"no training task {name!r}: there are {known}.")
-    return TASKS[key]
+    options, published = list(options), fashion_mnist.TASKS.get(name.removeprefix(PREFIX))
+    if name.startswith(PREFIX) and published:
+        refused = [k for k, v in {"--model": model, "--with": options}.items() if v]
+        if refused:
+            raise ValueError(f"{name} has a model of its own: leave out {' and '.join(refused)}.")
+        recipe, model = published.recipe, published.model
+    else:
+        if name.startswith(PREFIX):
+            known = ", ".join(PREFIX + task for task in fashion_mnist.TASKS)
+            raise ValueError(f"no training task {name!r}: there are {known}.")
+        given = overrides.options(recipes.find(name), options)
+        recipe = recipes.resolve(name, model, **given)
+        model = model or recipes.default_model(name)
+    recipe = overrides.apply(recipe, changes)
+    if seed is not None:
+        recipe = dataclasses.replace(recipe, seed=seed)
+    if smoke:
+        recipe = smoking.smoke(recipe)
+        source = smoking.images(smoking.tiny_network(_variant(model), recipe), recipe.examples or 1)
+        return Task(name, model, recipe, source, test=source)
+    if published:
+        train, test = (published.data(split) for split in SPLITS[data or "full"])
+        return Task(name, model, recipe, train, test=test)
+    if data is None:
+        raise ValueError(
+            f"{name} needs training images: give --data folder:PATH or tfds:NAME:SPLIT."
+        )
+    held_out = open_source(validation, data_dir=data_dir) if validation else None
+    return Task(name, model, recipe, open_source(data, data_dir=data_dir), held_out, held_out)
 
 
 def run_task(
-    name: str,
+    task: Task,
     out: Path,
     *,
-    epochs: int | None = None,
-    data: str = "full",
+    smoke: bool = False,
+    checkpoint_steps: int | None = None,
     force: bool = False,
     command: str | None = None,
     callbacks: Callable[[int], tuple[keras.callbacks.Callback, ...]] = lambda epochs: (),
 ) -> dict[str, Any]:
-    """Trains a task from random weights and writes `model.keras`, `model.npz` and `report.json`.
+    """Trains and writes `model.keras`, `model.npz` and `report.json`.
 
     The npz is in the official layout at float16, as the zoo ships it, and the accuracy is that of
-    the very file. The last epoch is kept: nothing is chosen by looking at test images.
+    the very file.
 
     Args:
-        name: `fashion_mnist/ten` or `fashion_mnist/eight`.
+        task: from `resolve`.
         out: folder; an interrupted run there is taken up again.
-        epochs: another number than the recipe's.
-        data: `full` (60,000 images) or `subset` (the 3,000 that ship with the package).
+        smoke: the task was resolved as a smoke run.
+        checkpoint_steps: steps between checkpoints, besides those after each epoch.
         force: replace what `out` holds.
         command: noted in the report.
         callbacks: from the number of epochs to further Keras callbacks.
 
     Raises:
-        ValueError: no such task, the data is not here, or `out` holds another run.
+        ValueError: the data is not here, or `out` holds another run.
         FileExistsError, OSError: `out` cannot be used.
     """
-    task = find_task(name)
+    recipe = task.recipe
     rundir.check_out(out, force)
-    if data not in SPLITS:
-        raise ValueError(f"data must be one of {list(SPLITS)}, got {data!r}.")
-    train, test = (task.data(split) for split in SPLITS[data])
-    recipe = dataclasses.replace(task.recipe, epochs=epochs) if epochs else task.recipe
+    about = {"task": task.name, "model": task.model, "train": fingerprint(task.train)}
     keras.utils.set_random_seed(recipe.seed)
-    model = VisionModel(task.spec, dtype=recipe.dtype)
-    about = {"task": name, "train": fingerprint(train), "test": fingerprint(test)}
+    model = network_of(task, smoke)
     rundir.start(out, about, force)
-    result = fit(model, train, recipe, out=out, verbose=0, callbacks=callbacks(recipe.epochs))
-    final = rebuilt(model, None, "float32")
-    final.card = _card(name, train, final)
-    part = out / "model.part.keras"
-    final.save(part)
-    os.replace(part, out / "model.keras")
-    api.save_weights_as(final, out / "model.npz", dtype="float16", force=True)
-    shipped = api.load(out / "model.npz")
-    measured = evaluate(
-        shipped.probabilities,
-        test,
-        image_size=shipped.spec.image_size,
-        channels=shipped.spec.in_channels,
-        preprocessing=shipped.preprocessing,
-        batch_size=500,
+    result = fit(
+        model,
+        task.train,
+        recipe,
+        validation=task.validation,
+        out=out,
+        checkpoint_steps=checkpoint_steps,
+        verbose=0,
+        callbacks=callbacks(epochs_of(task)),
     )
     report = {
         "command": command,
         **about,
-        "accuracy": measured.accuracy,
-        "evaluation": measured.to_dict(),
+        **_write(task, model, out),
         "epochs": len(result.history),
+        "steps": result.steps,
         "resumed_from": result.resumed_from,
         "seed": recipe.seed,
         "seconds": round(result.seconds, 1),
         "history": result.history,
-        "recipe": dataclasses.asdict(recipe),
-        "spec": final.spec.to_dict(),
-        "parameters": final.spec.num_params,
-        "file_bytes": (out / "model.npz").stat().st_size,
+        "recipe": recipe.to_dict(),
         "versions": versions(),
     }
     rundir.write_json(out / "report.json", report)
@@ -110,14 +169,88 @@ def run_task(
     return report
 
 
-def _card(name: str, train: Source, model: VisionModel) -> Card:
+def network_of(task: Task, smoke: bool = False) -> VisionModel:
+    """The network of a task: random weights, or those of its checkpoint under a new head."""
+    recipe, changes = task.recipe, dict(task.recipe.changes)
+    if smoke:
+        spec = smoking.tiny_network(_variant(task.model), recipe)
+        model = VisionModel(spec, dtype=recipe.dtype)
+    elif recipe.from_checkpoint:
+        model = api.load(
+            task.model,
+            num_classes=task.train.num_classes,
+            new_head=True,
+            image_size=recipe.image_size,
+            allow_crop=bool(changes.get("allow_crop", False)),
+            dropout=changes.get("dropout"),
+            attention_dropout=changes.get("attention_dropout"),
+            stochastic_depth=changes.get("stochastic_depth"),
+            dtype=recipe.dtype,
+        )
+    else:
+        changes["num_classes"] = task.train.num_classes
+        if recipe.image_size:
+            changes["image_size"] = (recipe.image_size, recipe.image_size)
+        spec = changed(VARIANTS[_variant(task.model)].spec, changes, task.model)
+        model = VisionModel(spec, dtype=recipe.dtype)
+    if recipe.loss.head_bias:
+        init_head_bias(model, recipe.loss.head_bias)
+    return model
+
+
+def epochs_of(task: Task) -> int:
+    """Epochs of a task's run, the last of which may be a part."""
+    per_epoch = max(1, len(task.train) // task.recipe.batch_size)
+    return -(-task.recipe.total_steps(per_epoch) // per_epoch)
+
+
+def _variant(model: str) -> str:
+    return names.resolve(model)[0]
+
+
+def _write(task: Task, model: VisionModel, out: Path) -> dict[str, Any]:
+    """Writes the trained model; what there is to say of it, measured on the file itself."""
+    final = rebuilt(model, None, "float32")
+    final.card = _card(task, final)
+    part = out / "model.part.keras"
+    final.save(part)
+    os.replace(part, out / "model.keras")
+    api.save_weights_as(final, out / "model.npz", dtype="float16", force=True)
+    found: dict[str, Any] = {
+        "spec": final.spec.to_dict(),
+        "parameters": final.spec.num_params,
+        "file_bytes": (out / "model.npz").stat().st_size,
+    }
+    if task.test is None:
+        return found
+    shipped = api.load(out / "model.npz")
+    measured = evaluate(
+        shipped.probabilities,
+        task.test,
+        image_size=shipped.spec.image_size,
+        channels=shipped.spec.in_channels,
+        preprocessing=shipped.preprocessing,
+        batch_size=500,
+    )
+    return {
+        **found,
+        "test": fingerprint(task.test),
+        "accuracy": measured.accuracy,
+        "evaluation": measured.to_dict(),
+    }
+
+
+def _card(task: Task, model: VisionModel) -> Card:
+    train, before = task.train, model.card
+    start = f"from {before.name}" if before else "from scratch"
     return Card(
-        variant="ViT-Mini/4",
-        tag=name.replace("/", "_"),
-        description=f"Trained on {train.name} with keras-vit train {name}.",
+        variant=before.variant if before else _variant(task.model),
+        tag=task.name.replace("/", "_"),
+        description=f"Trained on {train.name} with keras-vit train {task.name}.",
         num_classes=train.num_classes,
         class_names=train.class_names,
         image_size=model.spec.image_size,
-        pretraining=f"Fashion-MNIST, {len(train):,} training images, from scratch",
-        license="Apache-2.0",
+        preprocessing=model.preprocessing,
+        pretraining=f"{train.name}, {len(train):,} training images, {start}",
+        license=before.license if before else "Apache-2.0",
     )

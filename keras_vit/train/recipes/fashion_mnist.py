@@ -8,9 +8,10 @@ erasing, mixup), mean pooling as in "Better plain ViT baselines" (arXiv 2205.015
 
 import dataclasses
 
+from keras_vit.data.augment import Augment
 from keras_vit.data.sources import Source, fashion_mnist
 from keras_vit.spec import Spec
-from keras_vit.train.recipe import Recipe
+from keras_vit.train.recipe import Loss, Optimizer, Recipe, Schedule
 from keras_vit.zoo.variants import VARIANTS
 
 HELD_OUT = (5, 8)  # Sandal, Bag: the two classes that the eight-class model never sees
@@ -19,11 +20,16 @@ EIGHT = tuple(i for i in range(10) if i not in HELD_OUT)
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A model, its data and its recipe."""
+    """A variant, its recipe and the classes it learns."""
 
-    spec: Spec
+    model: str
     recipe: Recipe
-    classes: tuple[int, ...]
+    classes: tuple[int, ...] = tuple(range(10))
+
+    @property
+    def spec(self) -> Spec:
+        """The network, with a head for the task's classes."""
+        return dataclasses.replace(VARIANTS[self.model].spec, num_classes=len(self.classes))
 
     def data(self, split: str) -> Source:
         """`train` or `test` images of the task's classes."""
@@ -31,23 +37,18 @@ class Task:
         return source if len(self.classes) == 10 else source.classes(self.classes)
 
 
-def mini_spec(num_classes: int) -> Spec:
-    """ViT-Mini/4: 306,000 parameters, 49 tokens."""
-    return dataclasses.replace(VARIANTS["ViT-Mini/4"].spec, num_classes=num_classes)
-
-
 RECIPE = Recipe(
+    name="fashion_mnist",
     epochs=24,
     batch_size=128,
-    base_lr=2e-3,
-    weight_decay=0.05,
-    label_smoothing=0.05,
-    augment=("flip", "shift", "erase"),
-    mixup_alpha=0.1,
+    schedule=Schedule(2e-3),
+    optimizer=Optimizer(weight_decay=0.05),
+    loss=Loss(label_smoothing=0.05),
+    augment=Augment(flip=True, shift=True, erase=0.5, mixup=0.1),
     dtype="mixed_bfloat16",
 )
 
 TASKS = {
-    "ten": Task(mini_spec(10), RECIPE, tuple(range(10))),
-    "eight": Task(mini_spec(8), dataclasses.replace(RECIPE, epochs=20), EIGHT),
+    "ten": Task("ViT-Mini/4", RECIPE),
+    "eight": Task("ViT-Mini/4", dataclasses.replace(RECIPE, epochs=20), EIGHT),
 }
