@@ -84,3 +84,8 @@ def resolve(name: str, model: str | None = None, **options: Any) -> Recipe:
     if missing := [key for key in needed if key not in options]:
         raise ValueError(f"{name} needs {' and '.join(f'{key}=' for key in missing)}.")
     return function(**options) if model is None else function(model, **options)
+
+
+def default_model(name: str) -> str:
+    """The model that a recipe is for when none is named."""
+    return inspect.signature(find(name)).parameters["model"].default

@@ -169,6 +169,7 @@ def finetune(
         steps=steps,
         batch_size=512,
         schedule=Schedule(base_lr=lr, decay="cosine", warmup_steps=100 if steps == 500 else 500),
+        from_checkpoint=True,
         optimizer=SGD_FINETUNE,
         augment=INCEPTION,
         image_size=image_size,

@@ -136,6 +136,7 @@ def hyperrule(
     warmup, *stairs, last = supports
     return Recipe(
         name=name,
+        from_checkpoint=True,
         epochs=None,
         steps=last,
         batch_size=512,

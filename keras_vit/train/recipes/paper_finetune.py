@@ -217,6 +217,7 @@ def _finetuning(name: str, model: str, lr: float | None, image_size: int = 384) 
             decay="cosine",
             warmup_steps=100 if row.steps == 500 else 500,
         ),
+        from_checkpoint=True,
         optimizer=SGD_FINETUNE,
         augment=INCEPTION,
         image_size=image_size,
