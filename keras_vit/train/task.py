@@ -97,6 +97,8 @@ def resolve(
         source = smoking.images(smoking.tiny_network(_variant(model), recipe), recipe.examples or 1)
         return Task(name, model, recipe, source, test=source)
     if published:
+        if data not in (None, *SPLITS):
+            raise ValueError(f"data must be one of {list(SPLITS)}, got {data!r}.")
         train, test = (published.data(split) for split in SPLITS[data or "full"])
         return Task(name, model, recipe, train, test=test)
     if data is None:
