@@ -252,15 +252,15 @@ class VisionModel(Stepping):
         self.optimizer.build(self.trainable_variables)
 
     def fit(self, x=None, *args, **kwargs):
-        self._check_range(x)
+        self._check_range(x, bytes_too=False)
         return super().fit(x, *args, **kwargs)
 
     def evaluate(self, x=None, *args, **kwargs):
-        self._check_range(x)
+        self._check_range(x, bytes_too=False)
         return super().evaluate(x, *args, **kwargs)
 
     def predict(self, x, *args, **kwargs):
-        self._check_range(x)
+        self._check_range(x, bytes_too=False)
         return super().predict(x, *args, **kwargs)
 
     def __call__(self, inputs, *args, **kwargs):
@@ -287,10 +287,12 @@ class VisionModel(Stepping):
             self._range_checked = True  # once: it waits for the device
             self._check_range(inputs)
 
-    def _check_range(self, images) -> None:
+    def _check_range(self, images, bytes_too: bool = True) -> None:
         """One warning per model when pixels look as if they were never preprocessed."""
         if self._range_warned or not _is_concrete(images) or not len(images):
             return
+        if not bytes_too and images.dtype == np.uint8:
+            return  # the steps of fit, evaluate and predict normalise them
         largest = float(ops.max(ops.abs(ops.cast(images[:32], "float32"))))
         limit = max(abs(v) for v in self.preprocessing.value_range)
         if largest > 2.0 * limit and largest > 2.0:
