@@ -8,6 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.train import task as tasks
+from keras_vit.train.distribute import Placement
 from keras_vit.train.recipes import fashion_mnist
 
 
@@ -16,7 +17,9 @@ def finished(tmp_path_factory):
     """A finished smoke run of the paper's training on ImageNet."""
     out = tmp_path_factory.mktemp("runs") / "smoke"
     task = tasks.resolve("paper/imagenet", smoke=True, changes=["seed=3", "optimizer.average=0.9"])
-    return out, tasks.run_task(task, out, smoke=True, command="keras-vit train ...")
+    return out, tasks.run_task(
+        task, out, placement=Placement(), smoke=True, command="keras-vit train ..."
+    )
 
 
 def test_a_run_leaves_a_model_its_report_and_nothing_else(finished):
@@ -46,7 +49,7 @@ def test_a_finished_run_is_not_replaced(finished):
     out, _ = finished
     task = tasks.resolve("paper/imagenet", smoke=True)
     with pytest.raises(FileExistsError, match=r"holds a finished run.*--force"):
-        tasks.run_task(task, out, smoke=True)
+        tasks.run_task(task, out, placement=Placement(), smoke=True)
 
 
 def test_head_bias_and_changes_reach_the_network():

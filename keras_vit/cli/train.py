@@ -52,6 +52,18 @@ def train(
     ] = None,
     more: Set = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of everything random.")] = None,
+    devices: Annotated[
+        str,
+        typer.Option(
+            "--devices", help="auto, cpu, gpu, tpu, multi-worker, or a number of them: gpu:2."
+        ),
+    ] = "auto",
+    model_parallel: Annotated[
+        int,
+        typer.Option(
+            "--model-parallel", min=1, help="Devices that share one copy of the weights (JAX)."
+        ),
+    ] = 1,
     checkpoint_steps: Annotated[
         int | None,
         typer.Option("--checkpoint-steps", min=1, help="Besides one after each epoch."),
@@ -66,11 +78,14 @@ def train(
     The state is kept after every epoch: run the same command again to go on after an interruption.
     SIGTERM saves it and exits with code 0.
     """
+    from keras_vit.train.distribute import open_devices
     from keras_vit.train.rundir import check_out
 
-    check_out(out, force)
+    placement = open_devices(devices, model_parallel=model_parallel)
+    if placement.is_chief:
+        check_out(out, force)
     from keras_vit.cli.progress import EpochLines
-    from keras_vit.train.keeper import Preempted
+    from keras_vit.train.preemption import Preempted
     from keras_vit.train.task import resolve, run_task
 
     task = resolve(
@@ -95,6 +110,7 @@ def train(
         report: dict[str, Any] = run_task(
             task,
             out,
+            placement=placement,
             smoke=smoke,
             checkpoint_steps=checkpoint_steps,
             force=force,

@@ -180,11 +180,19 @@ def finished(model: VisionModel, train: Source) -> VisionModel:
     return rebuilt(model, "sigmoid" if train.multi_label else None, "float32")
 
 
-def rebuilt(model: VisionModel, classifier_activation: str | None, dtype: str) -> VisionModel:
-    """The same weights, frozen layers and card under another activation and dtype policy."""
+def rebuilt(
+    model: VisionModel,
+    classifier_activation: str | None,
+    dtype: str,
+    values: dict[str, Callable] | None = None,
+) -> VisionModel:
+    """The same weights, frozen layers and card under another activation and dtype policy.
+
+    `values` gives weights, by path, that this process does not hold itself.
+    """
     spec = dataclasses.replace(model.spec, classifier_activation=classifier_activation)
     config = model.get_config()
-    copy = model.with_spec(spec, dtype=dtype, frozen=config["frozen"])
+    copy = model.with_spec(spec, dtype=dtype, frozen=config["frozen"], values=values)
     copy._trainable = config["trainable"]
     return copy
 

@@ -13,6 +13,7 @@ from keras_vit.data.sources import open_source
 from keras_vit.model import VisionModel
 from keras_vit.spec import changed
 from keras_vit.train import overrides, recipes, rundir
+from keras_vit.train.distribute import Placement
 from keras_vit.train.evaluate import evaluate
 from keras_vit.train.finetune import fingerprint, rebuilt
 from keras_vit.train.losses import init_head_bias
@@ -113,6 +114,7 @@ def run_task(
     task: Task,
     out: Path,
     *,
+    placement: Placement,
     smoke: bool = False,
     checkpoint_steps: int | None = None,
     force: bool = False,
@@ -127,6 +129,7 @@ def run_task(
     Args:
         task: from `resolve`.
         out: folder; an interrupted run there is taken up again.
+        placement: the devices, opened before anything was computed.
         smoke: the task was resolved as a smoke run.
         checkpoint_steps: steps between checkpoints, besides those after each epoch.
         force: replace what `out` holds.
@@ -138,25 +141,30 @@ def run_task(
         FileExistsError, OSError: `out` cannot be used.
     """
     recipe = task.recipe
-    rundir.check_out(out, force)
+    if placement.is_chief:
+        rundir.check_out(out, force)
     about = {"task": task.name, "model": task.model, "train": fingerprint(task.train)}
-    keras.utils.set_random_seed(recipe.seed)
-    model = network_of(task, smoke)
-    rundir.start(out, about, force)
-    result = fit(
-        model,
-        task.train,
-        recipe,
-        validation=task.validation,
-        out=out,
-        checkpoint_steps=checkpoint_steps,
-        verbose=0,
-        callbacks=callbacks(epochs_of(task)),
-    )
+    with placement.scope():
+        keras.utils.set_random_seed(recipe.seed)
+        model = network_of(task, smoke)
+        if placement.is_chief:
+            rundir.start(out, about, force)
+        placement.barrier("begun")
+        result = fit(
+            model,
+            task.train,
+            recipe,
+            validation=task.validation,
+            out=out,
+            placement=placement,
+            checkpoint_steps=checkpoint_steps,
+            verbose=0,
+            callbacks=callbacks(epochs_of(task)),
+        )
+        weights = {v.path: placement.whole(v) for v in model.weights}
     report = {
         "command": command,
         **about,
-        **_write(task, model, out),
         "epochs": len(result.history),
         "steps": result.steps,
         "resumed_from": result.resumed_from,
@@ -164,10 +172,14 @@ def run_task(
         "seconds": round(result.seconds, 1),
         "history": result.history,
         "recipe": recipe.to_dict(),
+        "devices": {"kind": placement.kind, "replicas": placement.replicas},
         "versions": versions(),
     }
-    rundir.write_json(out / "report.json", report)
-    rundir.finish(out)
+    if placement.is_chief:
+        report |= _write(task, model, weights, out)
+        rundir.write_json(out / "report.json", report)
+        rundir.finish(out)
+    placement.barrier("written")
     return report
 
 
@@ -210,9 +222,9 @@ def _variant(model: str) -> str:
     return names.resolve(model)[0]
 
 
-def _write(task: Task, model: VisionModel, out: Path) -> dict[str, Any]:
+def _write(task: Task, model: VisionModel, weights: dict[str, Any], out: Path) -> dict[str, Any]:
     """Writes the trained model; what there is to say of it, measured on the file itself."""
-    final = rebuilt(model, None, "float32")
+    final = rebuilt(model, None, "float32", {k: lambda v=v: v for k, v in weights.items()})
     final.card = _card(task, final)
     part = out / "model.part.keras"
     final.save(part)
