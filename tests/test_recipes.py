@@ -12,13 +12,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
+from keras_vit.model import VisionModel
 from keras_vit.spec import ViTSpec, changed
 from keras_vit.train import overrides, recipes
 from keras_vit.train.recipe import Loss, Optimizer, Recipe, Schedule
 from keras_vit.train.recipes import augreg, bit, document, paper_finetune, smoke
+from keras_vit.train.run import fit
 from keras_vit.zoo import names
 from keras_vit.zoo.variants import VARIANTS
 
@@ -681,3 +684,42 @@ def test_a_smoke_run_of_a_recipe_with_accumulation_has_a_part_for_each():
     recipe = overrides.apply(BASE, ["optimizer.accumulation_steps=8"])
     assert smoke.smoke(recipe).batch_size == 8
     assert isinstance(smoke.smoke(recipe), Recipe)
+
+
+def arrays(model: VisionModel) -> dict[str, np.ndarray]:
+    return {v.path: keras.ops.convert_to_numpy(v) for v in model.trainable_variables}
+
+
+# One recipe of each module in make test, on JAX, which compiles longer, one in all; the others in
+# make test-full.
+IN_MAKE_TEST = {"plain/s16"}
+if keras.backend.backend() == "tensorflow":
+    IN_MAKE_TEST |= {
+        "paper/jft", "paper/finetune-vtab", "release/imagenet21k", "bit/hyperrule",
+        "augreg/imagenet", "mixer/imagenet",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in IN_MAKE_TEST else pytest.param(name, marks=pytest.mark.full)
+        for name in recipes.RECIPES
+    ],
+)
+def test_every_recipe_has_a_smoke_run(name):
+    recipe = recipes.resolve(name, **options_of(name))
+    model_name = recipes.MODELS[name][0]
+    spec, short = smoke.tiny_network(model_name, recipe), smoke.smoke(recipe)
+    keras.utils.set_random_seed(0)
+    model = VisionModel(spec, dtype=short.dtype)
+    before = arrays(model)
+    result = fit(model, smoke.images(spec, short.examples), short, verbose=0)
+    assert result.steps == smoke.STEPS
+    assert np.isfinite([epoch["loss"] for epoch in result.history]).all()
+    after = arrays(model)
+    assert all(np.isfinite(value).all() for value in after.values())
+    moved = [path for path in before if np.abs(after[path] - before[path]).max() > 0]
+    # With a head of zeros only the head has gradients at first, and warm-up begins with rate 0.
+    assert "head/kernel" in moved and "head/bias" in moved
+    assert len(moved) > len(before) // 2

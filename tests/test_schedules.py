@@ -24,7 +24,14 @@ BIG_VISION = {
 
 
 def rates(schedule, steps=STEPS) -> np.ndarray:
-    return np.array([ops.convert_to_numpy(schedule(int(step))) for step in steps])
+    return ops.convert_to_numpy(schedule(np.asarray(steps, np.int32)))
+
+
+def test_an_optimizer_asks_for_one_step_at_a_time():
+    schedule = from_recipe(Schedule(base_lr=0.5, warmup_steps=100, decay="constant"), 1000)
+    for step in (7, np.int64(7), ops.convert_to_tensor(7, "int32")):
+        rate = schedule(step)
+        assert rate.shape == () and float(rate) == pytest.approx(0.035, rel=1e-6)
 
 
 @pytest.mark.parametrize("name", VIT_JAX)

@@ -14,8 +14,8 @@ from keras_vit.train.recipes.common import (
 )
 from keras_vit.zoo.variants import VARIANTS
 
-MODELS = tuple(name for name in VARIANTS if name.startswith("BiT-"))
-V1_MODELS = tuple(name for name in VARIANTS if name.startswith("ResNet-GN-"))
+MODELS = tuple(name for name in VARIANTS if name.startswith("BiT-R"))
+V1_MODELS = tuple(name for name in VARIANTS if name.startswith("ResNet-GN-R"))
 SETTINGS = ("paper", "big_vision")
 
 # 90 epochs, the rate divided by 10 after 30, 60 and 80: section 3.3.

@@ -28,7 +28,7 @@ differs from the recipes.
 A recipe is a function from a model's name to everything of a training run but the network and the
 images. `--with option=value` gives its options, `--set field=value` changes any field of what it
 returns (`--set schedule.warmup_steps=500 --set optimizer.clip_norm=none`), and `--smoke` runs it on a
-network of two narrow blocks and random images. Batch sizes are of all devices together. Expected
+network of a narrow block or two and random images. Batch sizes are of all devices together. Expected
 results are those that the sources report, not measured here.
 
 ```python

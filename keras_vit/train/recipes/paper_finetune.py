@@ -1,8 +1,8 @@
 """Fine-tuning as in the Vision Transformer paper (arXiv 2010.11929): every row of its Table 4."""
 
 import dataclasses
+import re
 
-from keras_vit.spec import MixerSpec
 from keras_vit.train.recipe import Recipe, Schedule
 from keras_vit.train.recipes.common import (
     INCEPTION,
@@ -48,11 +48,7 @@ TABLE_4 = {
 
 # The networks that the paper and the code with it fine-tune: plain, hybrid and ResNet.
 MODELS = tuple(
-    name
-    for name, variant in VARIANTS.items()
-    if name.startswith(("ViT-", "R", "BiT-"))
-    and not isinstance(variant.spec, MixerSpec)
-    and name != "ViT-Mini/4"
+    name for name in VARIANTS if re.match(r"ViT-|R\d*\+|BiT-|ResNet-", name) and "Mini" not in name
 )
 # Table 2's ImageNet column, section 4.1: pixels, with averaged weights.
 HIGH_RESOLUTION = {"ViT-L/16": 512, "ViT-H/14": 518}

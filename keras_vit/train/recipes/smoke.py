@@ -54,7 +54,9 @@ def tiny(spec: Spec) -> Spec:
     if isinstance(spec, ResNetSpec):
         return dataclasses.replace(spec, body=_tiny_body(spec.body), image_size=(64, 64), **small)
     patch = tuple(min(4, side) for side in spec.patch_size)
-    small |= {"hidden_size": WIDTH, "num_layers": min(2, spec.num_layers), "patch_size": patch}
+    # Stochastic depth spares the first block.
+    blocks = min(2 if spec.stochastic_depth else 1, spec.num_layers)
+    small |= {"hidden_size": WIDTH, "num_layers": blocks, "patch_size": patch}
     side = 2  # pixels of the image per pixel of a patch, so that there are 2 x 2 patches
     if isinstance(spec, HybridSpec):
         small["resnet"] = _tiny_body(spec.resnet)
