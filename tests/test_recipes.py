@@ -348,7 +348,7 @@ def test_the_plain_baseline_is_as_published(epochs):
     assert recipe.loss == Loss(kind="softmax")
     assert (recipe.augment.randaugment, recipe.augment.mixup) == ((2, 10), 0.2)
     assert dict(recipe.changes) == {
-        "pool": "gap", "posemb": "sincos2d", "representation_size": 384,
+        "pool": "gap", "posemb": "sincos2d", "dropout": 0.0, "representation_size": 384,
     }  # fmt: skip
     if epochs == 90:
         assert recipe == recipes.resolve("plain/s16")
@@ -377,6 +377,8 @@ def test_every_recipe_fits_each_of_its_models(name):
     for model in recipes.MODELS[name]:
         recipe = recipes.resolve(name, model, **options_of(name))
         assert recipe.name == name
+        tuned = "finetune" in name or name == "bit/hyperrule"
+        assert recipe.from_checkpoint == tuned
         size = (recipe.image_size,) * 2
         changes = {**dict(recipe.changes), "image_size": size}
         spec = changed(VARIANTS[model].spec, changes, model)

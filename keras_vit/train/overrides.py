@@ -125,9 +125,9 @@ def _parse(text: str, kind: Any) -> Any:
         return _parse_tuple(text, typing.get_args(kind))
     if kind is bool:
         return ("false", "true").index(text.lower()) == 1
-    value = float(text) if kind in (int, float) else text
     if kind is str:
-        return value
+        return text
+    value = float(text)
     if not math.isfinite(value) or (kind is int and value != int(value)):
         raise ValueError
     return kind(value)

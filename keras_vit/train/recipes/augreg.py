@@ -206,11 +206,12 @@ def _pretraining(
     regularized: bool,
 ) -> Recipe:
     variant = row_of(name, model, MODELS)
-    if level is None and variant not in defaults:
+    level = defaults.get(variant) if level is None else level
+    if level is None:
         raise ValueError(
             f"the authors name no level of augmentation for {variant}: give level={'|'.join(LEVELS)}."
         )
-    level = one_of(name, "level", defaults[variant] if level is None else level, LEVELS)
+    one_of(name, "level", level, LEVELS)
     one_of(name, "weight_decay", weight_decay, WEIGHT_DECAYS)
     mixup, randaugment = LEVELS[level]
     rate = 0.1 if regularized else 0.0

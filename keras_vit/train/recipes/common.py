@@ -11,9 +11,9 @@ from keras_vit.zoo.spellings import variant_of
 from keras_vit.zoo.variants import VARIANTS
 
 # Examples and classes of the training sets, for plans.
-JFT = {"examples": 303_000_000, "classes": 18_291}
-IMAGENET21K = {"examples": 14_197_122, "classes": 21_843}
-IMAGENET = {"examples": 1_281_167, "classes": 1000}
+JFT: dict[str, Any] = {"examples": 303_000_000, "classes": 18_291}
+IMAGENET21K: dict[str, Any] = {"examples": 14_197_122, "classes": 21_843}
+IMAGENET: dict[str, Any] = {"examples": 1_281_167, "classes": 1000}
 
 # Adam (0.9, 0.999) without clipping: arXiv 2010.11929, Table 3.
 ADAM = Optimizer(name="adamw", beta_1=0.9, beta_2=0.999, clip_norm=None)
@@ -30,7 +30,7 @@ SIGMOID_21K = Loss(kind="sigmoid", head_bias=-10.0)
 SIGMOID_1K = Loss(kind="sigmoid", head_bias=-6.9)
 
 # Of every pre-training here: updates of 4096 images, 224 pixels.
-PRETRAINING = {"batch_size": 4096, "image_size": 224}
+PRETRAINING: dict[str, Any] = {"batch_size": 4096, "image_size": 224}
 
 
 def row_of(recipe: str, model: str, rows: Iterable[str]) -> str:

@@ -8,8 +8,8 @@ from keras_vit.train.recipes.common import (
     IMAGENET,
     INCEPTION,
     one_of,
+    paper_network,
     row_of,
-    spec_of,
 )
 
 MODELS = ("ViT-S/16",)
@@ -44,7 +44,7 @@ def s16(model: str = "ViT-S/16", *, epochs: int = 90) -> Recipe:
         changes=(
             ("pool", "gap"),
             ("posemb", "sincos2d"),
-            ("representation_size", spec_of(variant).hidden_size),
+            *paper_network(variant, dropout=0.0),
         ),
         **IMAGENET,
     )
