@@ -214,8 +214,8 @@ def test_shorter_tags_of_other_families(name, full):
 @pytest.mark.parametrize(
     ("pattern", "family", "some", "count"),
     [
-        ("*", "hybrid", "R50+ViT-B/16", 7),
-        ("*", "resnet", "BiT-R152x4", 18),
+        ("*", "hybrid", "R50+ViT-B/16", 8),
+        ("*", "resnet", "BiT-R152x4", 19),
         ("*", "mixer", "Mixer-H/14", 7),
         ("DINOv2-*", "vit", "DINOv2-g/14-reg4", 8),
         ("R50*", None, "R50+ViT-L/32", 4),

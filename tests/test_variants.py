@@ -3,12 +3,13 @@
 import dataclasses
 import itertools
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from keras_vit.model import VisionModel
-from keras_vit.spec import POOLS, HybridSpec, ResNetBody, ResNetSpec, ViTSpec
+from keras_vit.spec import POOLS, HybridSpec, MixerSpec, ResNetBody, ResNetSpec, ViTSpec
 from keras_vit.train.recipes.fashion_mnist import TASKS
 from keras_vit.zoo.cards import all_cards, card_spec
 from keras_vit.zoo.fetch import find
@@ -40,7 +41,7 @@ def spec_of(row: dict, **changes) -> ViTSpec:
 def test_every_model_of_the_facts_is_a_variant():
     facts = {variant_of(row).name for row in TABLE}
     facts |= {name.replace("BiT", "ResNet-GN") for name in BY_FAMILY["bit"]}
-    own = {"ViT-b/32", "ViT-Mini/4"}
+    own = {"ViT-b/32", "ViT-Mini/4", "R14+ViT-Mini/4", "BiT-Mini"}
     relatives = ("DeiT-", "DINO-", "DINOv2-", "MAE-", "FlexiViT-")
     assert facts == {v for v in VARIANTS if not v.startswith(relatives)} - own
 
@@ -173,14 +174,52 @@ def test_every_variant_cites_a_source_and_is_named_by_its_key():
         if name.startswith("FlexiViT"):
             assert spec.patch_size == (16, 16)
         elif isinstance(spec, HybridSpec):
-            stride = 224 // spec.grid[0]
+            stride = spec.image_size[0] // spec.grid[0]
             assert str(stride) == name.rpartition("/")[2] or name == "R+ViT-Ti/16"
-        elif isinstance(spec, ResNetSpec):
+        elif isinstance(spec, ResNetSpec) and name != "BiT-Mini":
             depth = 3 * sum(spec.body.block_units) + 2
             assert name.endswith(f"-R{depth}x{spec.body.width_factor}")
-        else:
+        elif isinstance(spec, (ViTSpec, MixerSpec)):
             patch = name.rpartition("/")[2].partition("-")[0]
             assert str(spec.patch_size[0]) == patch
+
+
+MINIS = ("ViT-Mini/4", "R14+ViT-Mini/4", "BiT-Mini")
+
+
+def multiply_adds(spec) -> int:
+    """Of a forward pass of one image: matrix products and convolutions, by formula."""
+    if isinstance(spec, ResNetSpec):
+        return _trunk_multiply_adds(spec.body, spec) + spec.feature_size * spec.num_classes
+    n, d, features = spec.num_tokens, spec.hidden_size, spec.in_channels
+    count = d * spec.num_classes
+    if isinstance(spec, HybridSpec):
+        count += _trunk_multiply_adds(spec.resnet, spec)
+        features = spec.resnet.num_features
+    count += n * features * math.prod(spec.patch_size) * d
+    return count + spec.num_layers * n * (4 * d * d + 2 * d * spec.mlp_dim + 2 * n * d)
+
+
+def _trunk_multiply_adds(body: ResNetBody, spec) -> int:
+    side = -(-spec.image_size[0] // 2)
+    count, channels = side**2 * 49 * spec.in_channels * body.root_width, body.root_width
+    side = -(-side // 2)
+    for stage, units in enumerate(body.block_units):
+        mid = body.stage_width(stage)
+        for unit in range(units):
+            before, side = side, -(-side // 2) if stage and not unit else side
+            count += before**2 * channels * mid + side**2 * (9 * mid * mid + 4 * mid * mid)
+            count += 0 if unit else side**2 * channels * 4 * mid
+            channels = 4 * mid
+    return count
+
+
+def test_the_minis_cost_the_same():
+    """The counts are checked by XLA's own in docs/runs.md."""
+    vit, *others = (multiply_adds(VARIANTS[name].spec) for name in MINIS)
+    assert vit == 16_370_880
+    assert all(abs(count / vit - 1) < 0.05 for count in others)
+    assert all(VARIANTS[name].spec.num_params < 1e6 for name in MINIS)
 
 
 def test_the_recipe_trains_the_variant_of_the_table():
@@ -188,7 +227,7 @@ def test_the_recipe_trains_the_variant_of_the_table():
     assert TASKS["eight"].spec.num_params == VARIANTS["ViT-Mini/4"].spec.num_params - 2 * (96 + 1)
 
 
-@pytest.mark.parametrize("name", ["ViT-Ti/16", "ViT-S/32", "ViT-S/16", "ViT-Mini/4"])
+@pytest.mark.parametrize("name", ["ViT-Ti/16", "ViT-S/32", "ViT-S/16", *MINIS])
 def test_the_built_model_has_the_count_of_the_formula(name):
     spec = VARIANTS[name].spec
     assert VisionModel(spec).count_params() == spec.num_params

@@ -23,15 +23,15 @@ class Page(NamedTuple):
 
 PAGES = (
     Page("vit.md", "Vision Transformer", r"ViT-(?!Mini).*", "ViT-B/16"),
-    Page("hybrid.md", "Hybrids of ResNet and ViT", r"R\d*\+ViT-.*", "R50+ViT-L/32"),
-    Page("bit.md", "BiT and other ResNets", r"(BiT|ResNet-GN)-.*", "BiT-R50x1"),
+    Page("hybrid.md", "Hybrids of ResNet and ViT", r"R\d*\+ViT-(?!Mini).*", "R50+ViT-L/32"),
+    Page("bit.md", "BiT and other ResNets", r"(BiT|ResNet-GN)-R.*", "BiT-R50x1"),
     Page("mixer.md", "MLP-Mixer", r"Mixer-.*", "Mixer-B/16"),
     Page("deit.md", "DeiT", r"DeiT-.*", "DeiT-B/16-distilled"),
     Page("dino.md", "DINO", r"DINO-.*", "DINO-S/8"),
     Page("dinov2.md", "DINOv2", r"DINOv2-.*", "DINOv2-B/14-reg4"),
     Page("mae.md", "MAE encoders", r"MAE-.*", "MAE-L/16"),
     Page("flexivit.md", "FlexiViT", r"FlexiViT-.*", "FlexiViT-B"),
-    Page("mini.md", "Embedded models", r"ViT-Mini/.*", "ViT-Mini/4"),
+    Page("mini.md", "Embedded models", r".*Mini.*", "ViT-Mini/4"),
 )
 
 

@@ -107,7 +107,7 @@ def _architectures() -> str:
     lines = [
         "## Architectures",
         "",
-        "At 224 px with 1000 classes, but for DINOv2 (518 px), FlexiViT (240 px), and ViT-Mini/4 "
+        "At 224 px with 1000 classes, but for DINOv2 (518 px), FlexiViT (240 px), and the three Mini "
         "(28 px, grey, 10 classes). MLP of a Mixer: of its channels. Patch of a hybrid: on the map of "
         "its ResNet.",
         "",
