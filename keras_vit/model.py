@@ -234,6 +234,10 @@ class VisionModel(Stepping):
         if jit_compile == "auto" and keras.backend.backend() == "tensorflow":
             jit_compile = "auto" if keras.distribution.list_devices("gpu") else False
         super().compile(*args, jit_compile=jit_compile, **kwargs)
+        # Keras asks the model for its policy, which only the layers have here.
+        scales = kwargs.get("auto_scale_loss", True) and self._policy.name == "mixed_float16"
+        if scales and not isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer):
+            self.optimizer = keras.optimizers.LossScaleOptimizer(self.optimizer)
         self._check_optimizer()
 
     def get_compile_config(self) -> dict[str, Any]:

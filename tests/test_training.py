@@ -56,10 +56,19 @@ def weights(trained):
     return [keras.ops.convert_to_numpy(w) for w in trained.weights]
 
 
-class Stop(keras.callbacks.Callback):
-    """Kills a run at the end of an epoch, or in the middle of the next."""
+def changed(recipe=RECIPE, **fields):
+    """A recipe with other values, those of its parts by the names of their fields."""
+    for name in ("schedule", "optimizer", "loss", "augment"):
+        part = getattr(recipe, name)
+        own = {k: fields.pop(k) for k in list(fields) if k in part.__dataclass_fields__}
+        recipe = dataclasses.replace(recipe, **{name: dataclasses.replace(part, **own)})
+    return dataclasses.replace(recipe, **fields)
 
-    def __init__(self, epoch, batch=None):
+
+class Stop(keras.callbacks.Callback):
+    """Ctrl-C after a batch of an epoch."""
+
+    def __init__(self, epoch, batch):
         super().__init__()
         self.epoch, self.batch, self.now = epoch, batch, 0
 
@@ -72,12 +81,13 @@ class Stop(keras.callbacks.Callback):
 
 
 class Seen(Batches):
-    """Notes (epoch, batch) of everything that training asks for."""
+    """Notes the step of everything that training asks for."""
 
     noted: list = []  # noqa: RUF012
 
     def __getitem__(self, index):
-        self.noted.append((self.epoch, index))
+        if self.training:
+            self.noted.append(self.start + index)
         return super().__getitem__(index)
 
 
@@ -87,7 +97,7 @@ def test_it_learns_and_keeps_the_best_epoch(tmp_path):
     result = run.fit(
         trained,
         blobs(60),
-        dataclasses.replace(RECIPE, epochs=12, base_lr=2e-2),
+        changed(epochs=12, base_lr=2e-2),
         validation=blobs(30, 1),
         out=tmp_path,
         verbose=0,
@@ -103,106 +113,101 @@ def test_it_learns_and_keeps_the_best_epoch(tmp_path):
     assert accuracy == pytest.approx(max(scores), abs=1e-6)
 
 
-def test_a_killed_run_resumes_to_the_same_numbers(tmp_path):
+@pytest.mark.parametrize("stop", [(2, 0), (2, 1)], ids=["new epoch", "mid-epoch"])
+def test_an_interrupted_run_resumes_to_the_same_numbers(tmp_path, stop):
+    recipe = changed(epochs=3.7, average=0.8)
+    arguments = {"validation": blobs(12, 1), "verbose": 0, "checkpoint_steps": 2}
     whole = model()
-    expected = run.fit(
-        whole, blobs(), RECIPE, validation=blobs(12, 1), out=tmp_path / "a", verbose=0
-    )
+    expected = run.fit(whole, blobs(), recipe, out=tmp_path / "a", **arguments)
 
     with pytest.raises(KeyboardInterrupt):
-        run.fit(
-            model(),
-            blobs(),
-            RECIPE,
-            validation=blobs(12, 1),
-            out=tmp_path / "b",
-            verbose=0,
-            callbacks=(Stop(2, 1),),
-        )
+        run.fit(model(), blobs(), recipe, out=tmp_path / "b", callbacks=(Stop(*stop),), **arguments)
     resumed = model(seed=99)  # whatever it starts from
-    found = run.fit(
-        resumed, blobs(), RECIPE, validation=blobs(12, 1), out=tmp_path / "b", verbose=0
-    )
+    found = run.fit(resumed, blobs(), recipe, out=tmp_path / "b", **arguments)
 
-    assert found.resumed_from == 2 and expected.resumed_from == 0
+    assert (found.resumed_from, found.steps) == (8 if stop[1] else 6, 11)
+    assert expected.resumed_from == 0 and len(expected.history) == 4
     assert found.best_epoch == expected.best_epoch
     for a, b in zip(found.history, expected.history, strict=True):
-        assert a.keys() == b.keys()
-        for key in a:
-            # Threads of one machine may sum in another order; seen: equal to the last bit.
-            assert a[key] == pytest.approx(b[key], abs=1e-6)
+        # Threads of one machine may sum in another order; seen: equal to the last bit.
+        assert a == pytest.approx(b, abs=1e-6)
     for a, b in zip(weights(resumed), weights(whole), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)
-    finished = run.fit(
-        model(), blobs(), RECIPE, validation=blobs(12, 1), out=tmp_path / "b", verbose=0
-    )
-    assert finished.resumed_from == 4 and finished.history == found.history
+    finished = model()
+    again = run.fit(finished, blobs(), recipe, out=tmp_path / "b", **arguments)
+    assert again.resumed_from == 11 and again.history == found.history
+    for a, b in zip(weights(finished), weights(resumed), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
-def test_each_epoch_has_its_own_batches_also_after_resuming(tmp_path, monkeypatch):
+def test_each_step_has_its_own_batch_also_after_resuming(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "Batches", Seen)
     monkeypatch.setattr(Seen, "noted", [])
+    recipe = changed(epochs=None, steps=8)
+    arguments = {"out": tmp_path, "verbose": 0, "checkpoint_steps": 1}
     with pytest.raises(KeyboardInterrupt):
-        run.fit(model(), blobs(), RECIPE, out=tmp_path, verbose=0, callbacks=(Stop(1, 0),))
+        run.fit(model(), blobs(), recipe, callbacks=(Stop(1, 0),), **arguments)
     Seen.noted.clear()
-    run.fit(model(), blobs(), RECIPE, out=tmp_path, verbose=0)
-    # Keras peeks at batches before it starts; what it trains on comes last, epochs 2 to 4.
-    steps = [(epoch, index) for epoch in (2, 3, 4) for index in range(3)]
-    assert Seen.noted[-len(steps) :] == steps
+    assert run.fit(model(), blobs(), recipe, **arguments).resumed_from == 4
+    # Keras peeks at batches before it starts; what it trains on follows each time.
+    assert [step for step, after in zip(Seen.noted, Seen.noted[1:], strict=False) if after <= step]
+    assert [*dict.fromkeys(Seen.noted)] == [4, 5, 6, 7]
 
 
-def test_what_lies_beside_the_state(tmp_path):
-    run.fit(model(), blobs(), dataclasses.replace(RECIPE, epochs=1), out=tmp_path, verbose=0)
+@pytest.mark.parametrize(
+    ("start", "total", "expected"),
+    [
+        (0, 12, [(0, 12, 3)]),
+        (0, 10, [(0, 8, 2), (8, 10, 1)]),
+        (0, 3, [(0, 3, 1)]),
+        (1, 3, [(1, 3, 1)]),
+        (4, 12, [(4, 12, 2)]),
+        (5, 12, [(5, 8, 1), (8, 12, 1)]),
+        (5, 14, [(5, 8, 1), (8, 12, 1), (12, 14, 1)]),
+        (12, 12, []),
+        (10, 10, []),
+    ],
+)
+def test_sittings_finish_a_run_of_epochs_of_four_steps(start, total, expected):
+    assert run.sittings(start, total, 4) == expected
+
+
+def test_what_lies_beside_the_checkpoints(tmp_path):
+    run.fit(model(), blobs(), changed(epochs=1), out=tmp_path, verbose=0)
     about = json.loads((tmp_path / "recipe.json").read_text())
-    assert about["recipe"]["base_lr"] == RECIPE.base_lr
+    assert about["recipe"]["schedule"]["base_lr"] == RECIPE.schedule.base_lr
     assert about["data"]["examples"] == 30
     assert about["spec"]["hidden_size"] == 12
     assert about["versions"]["keras"] == keras.__version__
-    assert {p.name for p in tmp_path.iterdir()} == {"recipe.json", "state.npz"}
+    assert {p.name for p in tmp_path.iterdir()} == {"recipe.json", "metrics.jsonl", "checkpoints"}
+    (line,) = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+    assert (line["step"], line["epoch"]) == (3, 1.0) and line["loss"] > 0 and line["seconds"] > 0
+    assert line["lr"] == pytest.approx(5e-3 * 0.5 * (1 + np.cos(np.pi * 2 / 3)), rel=1e-5)
 
 
 def test_the_state_of_another_run_is_refused(tmp_path):
-    one = dataclasses.replace(RECIPE, epochs=1)
+    one = changed(epochs=1)
     run.fit(model(), blobs(), one, out=tmp_path, verbose=0)
-    for changed, words in (
-        ((model(), blobs(), dataclasses.replace(one, base_lr=1.0)), "another recipe"),
+    for arguments, words in (
+        ((model(), blobs(), changed(one, base_lr=1.0)), "another recipe"),
         ((model(), blobs(33), one), "another data"),
         ((model(hidden_size=24), blobs(), one), "another spec"),
     ):
-        before = weights(changed[0])
+        before = weights(arguments[0])
         with pytest.raises(ValueError, match=f"{words}.*new folder"):
-            run.fit(*changed, out=tmp_path, verbose=0)
-        for a, b in zip(weights(changed[0]), before, strict=True):
+            run.fit(*arguments, out=tmp_path, verbose=0)
+        for a, b in zip(weights(arguments[0]), before, strict=True):
             np.testing.assert_array_equal(a, b)
 
 
-def test_a_damaged_state_and_an_unusable_folder(tmp_path):
-    (tmp_path / "state.npz").write_bytes(b"PK\x03\x04 half of it")
-    with pytest.raises(ValueError, match=r"state\.npz cannot be read.*delete it"):
-        run.fit(model(), blobs(), RECIPE, out=tmp_path, verbose=0)
+def test_an_unusable_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="cannot be made a folder for the run"):
         run.fit(model(), blobs(), RECIPE, out=tmp_path / "file", verbose=0)
 
 
-def test_nan_stops_with_the_step_and_the_last_good_state(tmp_path):
-    class Poison(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            if batch == 1 and self.model.optimizer.iterations == 4:
-                self.model.get_layer("head").bias.assign([np.nan] * 3)
-
-    with pytest.raises(
-        FloatingPointError, match=r"epoch 2 at step 2: lower base_lr \(0.005\)"
-    ) as e:
-        run.fit(model(), blobs(), RECIPE, out=tmp_path, verbose=0, callbacks=(Poison(),))
-    assert f"epoch 1 in {tmp_path / 'state.npz'}" in str(e.value)
-    again = model()
-    assert run.fit(again, blobs(), RECIPE, out=tmp_path, verbose=0).resumed_from == 1
-    assert np.isfinite(np.concatenate([w.ravel() for w in weights(again)])).all()
-
-
 def test_early_stopping(tmp_path):
-    patient = dataclasses.replace(RECIPE, epochs=30, early_stopping=2, base_lr=0.0)
+    patient = changed(epochs=30, early_stopping=2, base_lr=0.0)
     result = run.fit(model(), blobs(), patient, validation=blobs(12, 1), out=tmp_path, verbose=0)
     assert len(result.history) == 3 and result.best_epoch == 1
     again = run.fit(model(), blobs(), patient, validation=blobs(12, 1), out=tmp_path, verbose=0)
@@ -217,7 +222,9 @@ def test_multi_label_targets():
         for label in np.flatnonzero(row):
             image[label * 3 : label * 3 + 2] = 230
     source = arrays(images, labels, ["top", "middle", "bottom"])
-    recipe = Recipe(epochs=30, batch_size=16, base_lr=2e-2, class_weights="balanced")
+    recipe = Recipe(
+        epochs=30, batch_size=16, schedule=Schedule(2e-2), loss=Loss(class_weights="balanced")
+    )
     trained = model(dropout=0.0, stochastic_depth=0.0)
     result = run.fit(trained, source, recipe, verbose=0)
     assert result.history[-1]["accuracy"] > 0.9  # of single labels, not of sets
@@ -236,14 +243,16 @@ def test_class_weights_balance_rare_classes():
     factors = run.balanced_weights(source)
     np.testing.assert_allclose(factors, [100 / 180, 100 / 90, 100 / 30], rtol=1e-6)
     assert factors[labels].mean() == pytest.approx(1.0)
-    weighted = dataclasses.replace(RECIPE, class_weights="balanced", mixup_alpha=0.0)
+    weighted = changed(class_weights="balanced", mixup=0.0)
     _, y, factor = run.feed_for(model(), source, weighted, training=True)[0]
     np.testing.assert_allclose(factor, factors[y.argmax(1)], rtol=1e-6)
     assert len(run.feed_for(model(), source, weighted, training=False)[0]) == 2
     # With no image to tell classes apart, balanced training predicts them alike often.
     means = []
     for kind in (None, "balanced"):
-        recipe = Recipe(epochs=12, batch_size=20, base_lr=1e-1, class_weights=kind)
+        recipe = Recipe(
+            epochs=12, batch_size=20, schedule=Schedule(1e-1), loss=Loss(class_weights=kind)
+        )
         trained = model(dropout=0.0, stochastic_depth=0.0)
         run.fit(trained, source, recipe, verbose=0)
         means.append(trained.probabilities(np.full((1, 8, 8, 1), -1, np.float32))[0])
@@ -256,13 +265,15 @@ def test_half_precision_with_its_loss_scale_resumes_too(tmp_path):
         keras.utils.set_random_seed(1)
         return VisionModel(SPEC, dtype="mixed_float16")
 
-    recipe = dataclasses.replace(RECIPE, epochs=2, optimizer="sgd")
+    recipe = changed(epochs=2, name="sgd", average=0.9)
+    arguments = {"checkpoint_steps": 1, "verbose": 0}
     whole = make()
-    run.fit(whole, blobs(), recipe, verbose=0)
+    run.fit(whole, blobs(), recipe, **arguments)
     with pytest.raises(KeyboardInterrupt):
-        run.fit(make(), blobs(), recipe, out=tmp_path, verbose=0, callbacks=(Stop(1, 1),))
+        run.fit(make(), blobs(), recipe, out=tmp_path, callbacks=(Stop(1, 1),), **arguments)
     resumed = make()
-    assert run.fit(resumed, blobs(), recipe, out=tmp_path, verbose=0).resumed_from == 1
+    assert run.fit(resumed, blobs(), recipe, out=tmp_path, **arguments).resumed_from == 5
+    assert float(resumed.optimizer.dynamic_scale) == float(whole.optimizer.dynamic_scale)
     for a, b in zip(weights(resumed), weights(whole), strict=True):
         # Threads may sum in another order, which half precision turns into its own rounding.
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-3)
@@ -276,21 +287,23 @@ def test_a_head_of_another_size_is_refused():
 
 
 @pytest.mark.parametrize(
-    "fields, words",
+    ("part", "fields", "words"),
     [
-        ({"optimizer": "lion"}, "optimizer must be one of"),
-        ({"decay": "step"}, "decay must be one of"),
-        ({"class_weights": "auto"}, "class_weights must be None or 'balanced'"),
-        ({"epochs": 0}, "epochs must be at least 1, got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"augment": ("spin",)}, r"unknown augmentations \['spin'\]"),
-        ({"warmup_fraction": 1.0}, r"warmup_fraction must be in \[0, 1\)"),
-        ({"label_smoothing": -0.1}, r"label_smoothing must be in \[0, 1\)"),
-        ({"base_lr": float("nan")}, "base_lr must be zero or more"),
-        ({"clip_norm": 0.0}, "clip_norm must be positive or None"),
-        ({"early_stopping": 0}, "early_stopping must be at least 1"),
+        (Optimizer, {"name": "lion"}, "name must be one of"),
+        (Optimizer, {"clip_norm": 0.0}, "clip_norm must be positive or None"),
+        (Optimizer, {"average": 1.0}, r"average must be in \(0, 1\) or None"),
+        (Schedule, {"decay": "step"}, "decay must be one of"),
+        (Schedule, {"warmup_fraction": 1.0}, r"warmup_fraction must be in \[0, 1\)"),
+        (Schedule, {"base_lr": float("nan")}, "base_lr must be zero or more"),
+        (Loss, {"class_weights": "auto"}, "class_weights must be None or 'balanced'"),
+        (Loss, {"label_smoothing": -0.1}, r"label_smoothing must be in \[0, 1\)"),
+        (Augment, {"crop": "spin"}, "crop must be one of"),
+        (Recipe, {"epochs": 0}, "epochs must be more than 0, got 0"),
+        (Recipe, {"steps": 3}, "give one of them and None for the other"),
+        (Recipe, {"batch_size": 0}, "batch_size must be at least 1"),
+        (Recipe, {"early_stopping": 0}, "early_stopping must be at least 1"),
     ],
 )
-def test_recipes_are_checked(fields, words):
+def test_recipes_are_checked(part, fields, words):
     with pytest.raises(ValueError, match=words):
-        Recipe(**fields)
+        part(**fields)

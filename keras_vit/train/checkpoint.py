@@ -1,16 +1,18 @@
 """Checkpoints of a run: written aside and renamed, the last few and the best kept, readable anywhere.
 
-A checkpoint is a folder of arrays and a JSON about them, the same whatever backend, strategy or mesh
-wrote it. Of an array that is spread over several hosts, each writes the parts it holds.
+A checkpoint is a folder of arrays, the same whatever backend, strategy or mesh wrote it. Of an array
+that is spread over several hosts, each writes the parts it holds.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import re
 import shutil
 import threading
-import zipfile
+import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,10 @@ import ml_dtypes
 import numpy as np
 
 STEP = re.compile(r"step_(\d{9})")
-BEST = "best"
-ABOUT = "about.json"
+ABOUT = "about"  # the array that holds the JSON of what was saved with the others
 BFLOAT16 = ":bfloat16"  # suffix of arrays that npz would not know: their bits are stored as uint16
+PATIENCE_SECONDS = 600.0  # that the first host waits for the files of the others
+POLL_SECONDS = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,11 +46,18 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints in a folder.
 
+    They are written in the background. Hosts find each other's files in the folder, so that no host
+    waits for another between two steps of the training.
+
     Args:
-        folder: made when something is saved.
-        keep: how many of the last ones stay, besides the best.
+        folder: made here; it must not vanish afterwards. What an earlier process left unfinished
+            there is removed.
+        keep: how many of the last ones stay.
         host: (index, count) of this process among those that share the folder.
         barrier: waits until every process has come to the same place.
+
+    Raises:
+        OSError: the folder cannot be made.
     """
 
     def __init__(
@@ -61,27 +71,50 @@ class Checkpoints:
         self.folder, self.keep, self.host, self.barrier = folder, keep, host, barrier
         self._writer: threading.Thread | None = None
         self._failure: Exception | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        if host[0] == 0:
+            for left in folder.glob(".step_*"):
+                shutil.rmtree(left, ignore_errors=True)
+        barrier("checkpoints opened")
 
-    def save(self, step: int, variables: Sequence[Any], about: dict[str, Any]) -> None:
-        """Saves variables as the checkpoint of a step; older ones than the last `keep` go.
+    def save(
+        self, step: int, variables: Sequence[Any], about: dict[str, Any], best: int | None = None
+    ) -> None:
+        """Saves variables as the checkpoint of a step, and drops others than the last and the best.
 
-        With one process the writing goes on in the background; what it could not do is raised by the
-        next call or by `wait`.
+        What could not be written is raised by the next call, or by `wait`.
+
+        Args:
+            step: updates done.
+            variables: Keras variables or arrays.
+            about: plain values to keep with them.
+            best: the step whose checkpoint stays besides the last ones.
 
         Raises:
-            OSError: the disk is full or the folder is gone; earlier checkpoints are untouched.
+            OSError: the one before could not be written; earlier ones are untouched.
         """
-        self._put(f"step_{step:09d}", variables, {**about, "step": step}, self._forget_old)
+        self.wait()
+        # Copies first: the arrays of the next step reuse this one's memory.
+        arrays = dict(_pieces(variables, first=self.host[0] == 0))
+        if self.host[0] == 0:
+            about = {**about, "step": step, "arrays": len(variables), "hosts": self.host[1]}
+            arrays[ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
 
-    def save_best(self, variables: Sequence[Any], about: dict[str, Any]) -> None:
-        """Saves variables as the best so far, in place of the one before."""
-        self._put(BEST, variables, about, lambda: None)
+        def work() -> None:
+            try:
+                self._write(self._path(step), arrays)
+                self._forget({best, *self.steps()[-self.keep :]})
+            except Exception as error:  # raised where the training can hear it
+                self._failure = error
+
+        self._writer = threading.Thread(target=work, name="checkpoint")
+        self._writer.start()
 
     def wait(self) -> None:
-        """Returns when everything is written.
+        """Returns when this process has written everything.
 
         Raises:
-            OSError: something could not be.
+            OSError: something could not be written.
         """
         if self._writer is not None:
             self._writer.join()
@@ -89,9 +122,18 @@ class Checkpoints:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise OSError(
-                f"a checkpoint could not be written to {self.folder} ({failure}): earlier ones are "
-                f"untouched; make room or give another folder, and run again to go on."
+                f"a checkpoint could not be written to {self.folder} ({_reason(failure)}): earlier "
+                f"ones are untouched; make room or give another folder, and run again to go on."
             )
+
+    def finish(self) -> None:
+        """Returns when every process has written everything.
+
+        Raises:
+            OSError: this one could not.
+        """
+        self.wait()
+        self.barrier("checkpoints written")
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, in order."""
@@ -101,107 +143,125 @@ class Checkpoints:
         return sorted(int(match[1]) for match in found if match)
 
     def latest(self) -> Checkpoint | None:
-        """The last checkpoint, None when there is none."""
-        steps = self.steps()
-        return read(self.folder / f"step_{steps[-1]:09d}") if steps else None
+        """The last checkpoint that can be read, None when there never was one.
 
-    def best(self) -> Checkpoint | None:
-        """The best one, None when there is none."""
-        best = self.folder / BEST
-        return read(best) if best.is_dir() or _aside(best).is_dir() else None
+        A damaged one is warned of and set aside, and the one before is taken.
 
-    def _put(
-        self,
-        name: str,
-        variables: Sequence[Any],
-        about: dict[str, Any],
-        then: Callable[[], None],
-    ) -> None:
-        self.wait()
-        # Copies first: the arrays of the next step reuse this one's memory.
-        arrays = dict(_pieces(variables, first=self.host[0] == 0))
-
-        def write() -> None:
+        Raises:
+            ValueError: none of them can be read.
+        """
+        steps, damaged = self.steps(), []
+        for step in reversed(steps):
             try:
-                self._write(
-                    name, arrays, {**about, "arrays": len(variables), "hosts": self.host[1]}
-                )
-                then()
-            except OSError as error:
-                self._failure = error
+                found = self.load(step)
+            except ValueError as error:
+                damaged.append((step, error))
+                continue
+            for _, error in damaged:
+                warnings.warn(f"{error} The run goes on from the one of step {step}.", stacklevel=2)
+            self._set_aside([step for step, _ in damaged])
+            return found
+        if damaged:
+            raise ValueError(
+                f"{damaged[0][1]} There is no earlier one: delete {self.folder} to start anew."
+            )
+        return None
 
-        if self.host[1] > 1:
-            write()
-            self.wait()
-        else:
-            self._writer = threading.Thread(target=write, name="checkpoint")
-            self._writer.start()
+    def load(self, step: int) -> Checkpoint:
+        """The checkpoint of a step.
 
-    def _write(self, name: str, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+        Raises:
+            ValueError: it is damaged or missing.
+        """
+        return read(self._path(step))
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step_{step:09d}"
+
+    def _write(self, final: Path, arrays: dict[str, np.ndarray]) -> None:
+        """Writes this host's file; the first host then waits for the others, and renames."""
         index, count = self.host
-        part = self.folder / f".{name}.part"
-        if index == 0:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-        self.barrier(f"{name} begun")
-        with (part / f"arrays-{index:05d}-of-{count:05d}.npz").open("wb") as file:
-            np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
-            _flush(file)
-        self.barrier(f"{name} written")
-        if index == 0:
-            with (part / ABOUT).open("w", encoding="utf-8") as file:
-                json.dump(about, file)
-                _flush(file)
-            self._replace(part, self.folder / name)
-        self.barrier(f"{name} done")
+        part = _aside(final)
+        part.mkdir(exist_ok=True)
+        names = [f"arrays-{i:05d}-of-{count:05d}.npz" for i in range(count)]
+        try:
+            with (part / f".{names[index]}").open("wb") as file:
+                np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(part / f".{names[index]}", part / names[index])
+            if index > 0:
+                return
+            until = time.monotonic() + PATIENCE_SECONDS
+            while missing := [name for name in names if not (part / name).is_file()]:
+                if time.monotonic() > until:
+                    raise TimeoutError(f"{missing[0]} of another host did not come")
+                time.sleep(POLL_SECONDS)
+            _sync(part)
+            if final.exists():  # of the same state, before it was evaluated
+                shutil.rmtree(final)
+            os.rename(part, final)
+            _sync(self.folder)
+        except Exception:
+            shutil.rmtree(part, ignore_errors=True)  # it may be what fills the disk
+            raise
 
-    def _replace(self, part: Path, final: Path) -> None:
-        # A folder cannot be renamed onto one that holds something: the old one steps aside, and
-        # `read` takes it when a kill comes in between.
-        aside = _aside(final)
-        shutil.rmtree(aside, ignore_errors=True)
-        if final.exists():
-            os.rename(final, aside)
-        os.rename(part, final)
-        shutil.rmtree(aside, ignore_errors=True)
-
-    def _forget_old(self) -> None:
+    def _forget(self, kept: set[int | None]) -> None:
         if self.host[0] == 0:
-            for step in self.steps()[: -self.keep]:
-                shutil.rmtree(self.folder / f"step_{step:09d}", ignore_errors=True)
+            for step in set(self.steps()) - kept:
+                shutil.rmtree(self._path(step), ignore_errors=True)
+
+    def _set_aside(self, steps: list[int]) -> None:
+        """Renames damaged checkpoints, so that they do not count among the last ones."""
+        self.barrier("checkpoints read")
+        if self.host[0] == 0:
+            for step in steps:
+                with contextlib.suppress(OSError):
+                    os.rename(self._path(step), self.folder / f"damaged_{self._path(step).name}")
 
 
 def read(path: Path) -> Checkpoint:
     """Reads a checkpoint, however many hosts wrote it.
 
     Raises:
-        ValueError: it is damaged; the message says what to do.
+        ValueError: it is damaged or missing.
     """
-    if not path.is_dir() and _aside(path).is_dir():
-        path = _aside(path)
+    found: dict[str, np.ndarray] = {}
     try:
-        about = json.loads((path / ABOUT).read_text("utf-8"))
-        arrays: list[Any] = [None] * about["arrays"]
         files = sorted(path.glob("arrays-*.npz"))
-        if len(files) != about["hosts"]:
-            raise ValueError(f"it has {len(files)} of {about['hosts']} files of arrays")
         for file in files:
-            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as found:
-                for key in found.files:
-                    _place(arrays, key, found[key])
-        missing = [i for i, array in enumerate(arrays) if array is None]
-        if missing:
-            raise ValueError(f"array {missing[0]} is missing")
-    except (ValueError, OSError, EOFError, KeyError, IndexError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"the checkpoint {path} cannot be read ({error}): delete it to go on from an earlier one."
-        ) from None
+            with file.open("rb") as opened, np.load(opened, allow_pickle=False) as stored:
+                found |= {key: stored[key] for key in stored.files}
+        about = json.loads(found.pop(ABOUT).tobytes())
+        if len(files) != about["hosts"]:
+            raise ValueError(f"it has {len(files)} of {about['hosts']} files")
+        arrays: list[Any] = [None] * about["arrays"]
+        for key, array in found.items():
+            _place(arrays, key, array)
+        if any(array is None for array in arrays):
+            raise ValueError("arrays are missing")
+    except Exception as error:  # zipfile and NumPy know many for files that are not what they were
+        raise ValueError(f"the checkpoint {path} cannot be read ({_reason(error)}).") from None
     return Checkpoint(path, about, arrays)
 
 
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return f"{type(error).__name__}: {text}" if isinstance(error, KeyError) else text
+
+
 def _aside(path: Path) -> Path:
-    """Where a checkpoint stands while another takes its place."""
-    return path.with_name(f".{path.name}.old")
+    """Where a checkpoint is while it is written."""
+    return path.with_name(f".{path.name}.part")
+
+
+def _sync(folder: Path) -> None:
+    """Brings the names in a folder onto the disk, so that a power cut leaves old or new."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _pieces(variables: Sequence[Any], first: bool) -> Iterator[tuple[str, np.ndarray]]:
@@ -251,9 +311,3 @@ def _place(arrays: list[Any], key: str, array: np.ndarray) -> None:
         arrays[i] = np.zeros([int(n) for n in shape.split(",")], array.dtype)
     corner = tuple(slice(*map(int, span.split(":"))) for span in spans.split(","))
     arrays[i][corner] = array
-
-
-def _flush(file: Any) -> None:
-    """Onto the disk, so that the rename that follows never shows a file without its content."""
-    file.flush()
-    os.fsync(file.fileno())

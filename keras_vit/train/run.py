@@ -133,9 +133,10 @@ def fit(
 
     The whole state goes to `out/checkpoints` after every epoch, and every `checkpoint_steps`, written
     aside and renamed, so a kill at any moment loses what came after the last one, and a second call
-    with the same arguments goes on to the same numbers. SIGTERM saves and ends the process with exit
-    code 0. At the end the model holds the weights of the best validation accuracy (of the last epoch
-    when there is no validation set); averaged ones when the recipe averages.
+    with the same arguments goes on to the same numbers; a damaged checkpoint is passed over for the
+    one before. SIGTERM saves and ends the process with exit code 0. At the end the model holds the
+    weights of the best validation accuracy (of the last epoch when there is no validation set);
+    averaged ones when the recipe averages.
 
     Args:
         model: changed in place; made under the placement's scope.
@@ -152,7 +153,7 @@ def fit(
         ValueError: `out` holds the state of another recipe, data set or model; classes differ.
         FloatingPointError: the loss became NaN or infinite; the last good state stays in `out`.
         OSError: a checkpoint could not be written; earlier ones are untouched.
-        SystemExit: with code 0, after SIGTERM.
+        SystemExit: with code 0, after SIGTERM (`preemption.Preempted`).
     """
     if train.num_classes != model.spec.num_classes:
         raise ValueError(
@@ -164,13 +165,14 @@ def fit(
     feed = feed_for(model, train, recipe, training=True, shard=shard)
     total = recipe.total_steps(feed.steps_per_epoch)
     _freeze(model, recipe.frozen)
-    per_call = placement.steps_per_execution if placement else 1
+    parts = (feed.steps_per_epoch, total, checkpoint_steps or 0)
+    per_call = placement.steps_per_call(*parts) if placement else 1
     compile_for(model, recipe, total, train.multi_label, per_call)
     model.optimizer.build(model.trainable_variables)
     data: Callable = placement.keras_data if placement else _keras_data
     watched: dict[str, Any] = {}
     if validation:
-        pad = bool(placement and placement.replicas > 1)
+        pad = bool(placement and placement.full_batches)
         held_out = feed_for(model, validation, recipe, training=False, pad=pad, shard=shard)
         watched = {
             "validation_data": data(held_out, 0, held_out.steps_per_epoch),
@@ -189,19 +191,34 @@ def fit(
         versions=versions(),
     )
     resumed_from = keeper.resume()
-    with keeper.watching():
+    together = Together(
+        [keeper, *callbacks], add_history=True, add_progbar=verbose != 0, model=model
+    )
+    model.stop_training = False
+    told = {"verbose": verbose, "epochs": -(-total // feed.steps_per_epoch)}
+    with keeper.watching(), together:
+        if keeper.unvalidated is not None:
+            together.set_params({**told, "steps": watched["validation_steps"]})
+            scores = model.evaluate(
+                watched["validation_data"],
+                steps=watched["validation_steps"],
+                callbacks=together,
+                return_dict=True,
+            )
+            logs = keeper.unvalidated | {f"val_{name}": value for name, value in scores.items()}
+            together.on_epoch_end((resumed_from - 1) // feed.steps_per_epoch, logs)
         for start, stop, epochs in sittings(resumed_from, total, feed.steps_per_epoch):
-            if keeper.exhausted:
+            if keeper.exhausted or model.stop_training:
                 break
-            first = start // feed.steps_per_epoch
+            first, steps = start // feed.steps_per_epoch, (stop - start) // epochs
+            together.set_params({**told, "steps": steps})
             model.fit(
                 data(feed, start, stop),
                 initial_epoch=first,
                 epochs=first + epochs,
-                steps_per_epoch=(stop - start) // epochs,
-                callbacks=[keeper, *callbacks],
+                steps_per_epoch=steps,
+                callbacks=together,
                 shuffle=False,  # feeds shuffle by themselves, reproducibly
-                verbose=verbose,
                 **watched,
             )
     keeper.restore_best()
@@ -214,9 +231,9 @@ def sittings(start: int, total: int, per_epoch: int) -> list[tuple[int, int, int
     The rest of an epoch that was begun, the whole epochs, and the part of one that may come last.
     """
     found, step = [], start
-    first_whole = -(-start // per_epoch) * per_epoch
+    first_whole = min(-(-start // per_epoch) * per_epoch, total)
     if start < first_whole:
-        step = min(first_whole, total)
+        step = first_whole
         found.append((start, step, 1))
     whole = (total - step) // per_epoch
     if whole > 0:
@@ -225,6 +242,24 @@ def sittings(start: int, total: int, per_epoch: int) -> list[tuple[int, int, int
     if step < total:
         found.append((step, total, 1))
     return found
+
+
+class Together(keras.callbacks.CallbackList):
+    """Callbacks for which the sittings of a run are one training, begun and ended once."""
+
+    def __enter__(self):
+        super().on_train_begin()
+        return self
+
+    def __exit__(self, kind, error, trace):
+        if error is None:  # as in Keras
+            super().on_train_end()
+
+    def on_train_begin(self, logs=None):
+        pass
+
+    def on_train_end(self, logs=None):
+        pass
 
 
 def versions() -> dict[str, str]:

@@ -1,9 +1,11 @@
 """The folder of a run: refused early when it cannot be, taken up again, finished in one step."""
 
+import contextlib
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +91,42 @@ def _remove(folder: Path, names: tuple[str, ...]) -> None:
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
-    """Writes plain values, aside and renamed."""
+    """Writes plain values, aside and renamed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     write_text(path, json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text, aside and renamed."""
+    """Writes a text, aside and renamed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     part = path.with_name(f".{path.name}.part")
-    part.write_text(text, "utf-8")
-    os.replace(part, path)
+    with _told(path):
+        part.write_text(text, "utf-8")
+        os.replace(part, path)
+
+
+def append_text(path: Path, text: str) -> None:
+    """Adds a text to a file.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with _told(path), path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OSError(
+            f"cannot write {path} ({error.strerror or error}): what was written before is untouched; "
+            f"make room or give another folder, and run again."
+        ) from None
