@@ -38,11 +38,13 @@ class Stepping(keras.Model):
         return super().predict_step(*state, _with_model_input(self, data))
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
-        # Keras 3.15 looks at a batch here with an operation that a strategy of several workers
-        # lacks, so that fit fails before its first step. The model is built without it, and
-        # metrics are when the step is traced. A private hook: tests/test_distribute.py pins it.
-        if not _of_several_workers(self.distribute_strategy):
-            super()._maybe_symbolic_build(iterator=iterator, data_batch=data_batch)
+        # Under TensorFlow's strategies Keras 3.15 takes a batch here to build the model with: by an
+        # operation that several workers lack, and from an iterator that has ended when fit evaluates
+        # for the second time. This model is built, and metrics are built when a step is traced; only
+        # the optimizer is left. The one private hook of this file: tests/test_distribute.py pins it.
+        if self._distribute_strategy is not None and self.optimizer is not None:
+            with self._distribute_strategy.scope():
+                self.optimizer.build(self.trainable_variables)
 
     def _check_optimizer(self) -> None:
         """Refuses what this step does itself, in a compiled optimizer."""
@@ -191,17 +193,11 @@ def _track_mean(model: Any, loss: Any, sample_weight: Any, x: Any) -> None:
     model._loss_tracker.update_state(mean, sample_weight=weight)
 
 
-def _of_several_workers(strategy: Any) -> bool:
-    import tensorflow as tf
-
-    return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-
-
 def _per_replica(logs: dict[str, Any]) -> dict[str, Any]:
     """Metrics with an axis: strategies of several workers reduce over axis 0, which scalars lack."""
     import tensorflow as tf
 
-    if not _of_several_workers(tf.distribute.get_strategy()):
+    if not isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy):
         return logs
     return {name: tf.reshape(value, (1,)) for name, value in logs.items()}
 

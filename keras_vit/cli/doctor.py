@@ -1,15 +1,18 @@
 """`doctor`: whether this installation can do what it should, and what to do where not."""
 
 import dataclasses
-import importlib.metadata
 import importlib.util
 import os
 import platform
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from keras_vit.cli.common import Answer, table
+from keras_vit.train import hardware
 
 MINIMUM = {"keras": (3, 13), "tensorflow": (2, 20)}
 # Import name -> (what needs it, the extra that brings it).
@@ -21,6 +24,15 @@ OPTIONAL = {
     "matplotlib": ("figures", "plots"),
 }
 SPARE_BYTES = 2**30
+# What has to do with devices; versions that work together are named in docs/tpu.md.
+WHEELS = (
+    *hardware.TENSORFLOW_WHEELS,
+    "jax",
+    "jaxlib",
+    "libtpu",
+    "jax-cuda12-plugin",
+    "jax-cuda13-plugin",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +52,22 @@ class Check:
     remedy: str = ""
 
 
-def doctor() -> Answer:
-    """Check versions, backend, devices, folders and settings; exit code 1 when something is wrong."""
-    checks = [*_versions(), *_owners(), *_backend(), *_settings(), *_folders(), *_models()]
+def doctor(
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            "--devices", help="Train a network of one block there: auto, cpu, gpu:2, tpu, ..."
+        ),
+    ] = None,
+) -> Answer:
+    """Check versions, hardware, backend, folders and settings; exit code 1 when something is wrong.
+
+    With --devices a training of a minute shows whether they work.
+    """
+    # First, since several workers must be opened before anything is computed.
+    checks = list(_trial(devices)) if devices else []
+    checks += [*_versions(), *_wheels(), *_backend(), *_accelerators()]
+    checks += [*_settings(), *_folders(), *_models()]
     wrong = [check for check in checks if check.state == "wrong"]
     rows = [(c.what, c.state, c.found + (f" -> {c.remedy}" if c.remedy else "")) for c in checks]
     verdict = f"{len(wrong)} things are wrong." if len(wrong) > 1 else "One thing is wrong."
@@ -55,9 +80,11 @@ def doctor() -> Answer:
 
 def _versions() -> Iterator[Check]:
     yield Check("python", "ok", platform.python_version())
-    yield Check("keras-vit-zoo", "ok", _version("keras-vit-zoo") or "not installed as a package")
+    yield Check(
+        "keras-vit-zoo", "ok", hardware.version("keras-vit-zoo") or "not installed as a package"
+    )
     for package, minimum in MINIMUM.items():
-        found = _version(package)
+        found = hardware.version(package)
         if found is None:
             continue  # tensorflow may come as tensorflow-cpu; the backend check tells
         if tuple(int(part) for part in found.split(".")[:2]) < minimum:
@@ -70,8 +97,18 @@ def _versions() -> Iterator[Check]:
             yield Check(module, "note", f"missing: {what}", f"pip install 'keras-vit-zoo[{extra}]'")
 
 
-def _owners() -> Iterator[Check]:
-    owners = tensorflow_owners()
+def _trial(devices: str) -> Iterator[Check]:
+    try:
+        from keras_vit.train.selfcheck import check_devices, said
+
+        yield Check(f"training on {devices}", "ok", said(check_devices(devices)))
+    except (ValueError, ImportError) as error:
+        text = " ".join(str(error).split())
+        yield Check(f"training on {devices}", "wrong", text.rstrip("."), "see docs/tpu.md")
+
+
+def _wheels() -> Iterator[Check]:
+    owners = hardware.tensorflow_wheels()
     if len(owners) > 1:
         yield Check(
             "folder tensorflow",
@@ -79,12 +116,82 @@ def _owners() -> Iterator[Check]:
             f"installed by {', '.join(owners)}, so files of both are mixed",
             f"pip uninstall {' '.join(owners)}, then install one of them",
         )
+    found = {wheel: v for wheel in WHEELS if (v := hardware.version(wheel)) is not None}
+    yield Check("wheels", "ok", ", ".join(f"{w} {v}" for w, v in found.items()) or "no backend")
+    jax, jaxlib = found.get("jax"), found.get("jaxlib")
+    if jax and _release(jax) != _release(jaxlib):
+        yield Check(
+            "jaxlib",
+            "wrong",
+            f"{jaxlib or 'missing'}, while jax is {jax}: they belong together",
+            f"pip install 'jaxlib=={jax}'",
+        )
 
 
-def tensorflow_owners() -> list[str]:
-    """Distributions that own the import package `tensorflow`; more than one breaks it."""
-    names = importlib.metadata.packages_distributions().get("tensorflow", [])
-    return sorted(set(names))
+def _release(version: str | None) -> list[str]:
+    return (version or "").split(".")[:2]
+
+
+def _accelerators() -> Iterator[Check]:
+    backend, tpu, gpu = _backend_name(), hardware.tpu_signs(), hardware.gpu_signs()
+    if tpu and backend in ("tensorflow", "jax"):
+        if _sees("tpu"):
+            yield Check("TPU", "ok", f"{backend} uses it ({', '.join(tpu)})")
+        elif (problem := hardware.tpu_problem(backend)) is not None:
+            yield Check("TPU", "wrong", f"not used by {backend}: {problem[0]}", problem[1])
+        elif backend == "jax":  # TensorFlow shows a TPU only to those who open it
+            yield Check("TPU", "wrong", "it does not answer", "keras-vit doctor --devices tpu")
+    if gpu and backend in ("tensorflow", "jax"):
+        if _sees("gpu"):
+            yield Check("GPU", "ok", f"{backend} uses it ({', '.join(gpu)})")
+        else:
+            yield Check("GPU", *_why_no_gpu(backend, gpu))
+
+
+def _why_no_gpu(backend: str, files: list[str]) -> tuple[str, str, str]:
+    """(state, what was found, remedy) where a GPU is there and the backend does not use it."""
+    found = f"{', '.join(files)}, not used by {backend}"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return "note", f"{found}: CUDA_VISIBLE_DEVICES hides it", "unset it to use the GPU"
+    if backend == "tensorflow":
+        if not _built_with_cuda():
+            return (
+                "wrong",
+                f"{found}: its wheel is built without CUDA",
+                "pip uninstall tensorflow-cpu, then pip install 'tensorflow[and-cuda]'",
+            )
+        return "wrong", f"{found}: CUDA is missing", "pip install 'tensorflow[and-cuda]'"
+    if hardware.jax_skips("cuda") and hardware.jax_skips("gpu"):
+        return "wrong", f"{found}: JAX_PLATFORMS leaves it out", "unset JAX_PLATFORMS"
+    if not any(hardware.version(f"jax-cuda{n}-plugin") for n in (12, 13)):
+        return "wrong", f"{found}: its wheel is built without CUDA", "pip install 'jax[cuda13]'"
+    return "wrong", f"{found}: its plugin does not start", "compare nvidia-smi with jax's CUDA"
+
+
+def _backend_name() -> str:
+    """The backend that Keras runs on, empty when it cannot start (which `_backend` tells)."""
+    try:
+        import keras
+
+        return keras.backend.backend()
+    except Exception:
+        return ""
+
+
+def _sees(kind: str) -> bool:
+    """Whether the backend lists devices of a kind."""
+    import keras
+
+    try:
+        return bool(keras.distribution.list_devices(kind))
+    except RuntimeError:  # JAX knows no such platform
+        return False
+
+
+def _built_with_cuda() -> bool:
+    import tensorflow as tf
+
+    return tf.test.is_built_with_cuda()
 
 
 def _backend() -> Iterator[Check]:
@@ -179,10 +286,3 @@ def _models() -> Iterator[Check]:
         except (OSError, ValueError) as error:
             text = " ".join(str(error).split())
             yield Check(card.name, "wrong", text, "reinstall keras-vit-zoo")
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None

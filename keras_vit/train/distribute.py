@@ -91,6 +91,20 @@ class Placement:
             )
         return batch_size // self.replicas
 
+    @property
+    def full_batches(self) -> bool:
+        """Whether every batch must be full; evaluation then pads the last with examples of weight 0."""
+        return self.strategy is not None
+
+    def steps_per_call(self, *lengths: int) -> int:
+        """The most steps in one call of the device, up to `steps_per_execution`, that divide `lengths`.
+
+        Keras does not stop in between: with others an epoch would run over its end.
+        """
+        return max(
+            n for n in range(1, self.steps_per_execution + 1) if not any(x % n for x in lengths)
+        )
+
     def keras_data(self, feed: Any, start: int, stop: int) -> Any:
         """What `model.fit` and `evaluate` take here for the steps start..stop-1 of a feed.
 
@@ -124,6 +138,14 @@ class Placement:
             lambda context: tf.constant(float(flag))
         )
         return bool(self.strategy.reduce(tf.distribute.ReduceOp.SUM, told, axis=None) > 0)
+
+    def whole(self, variable: Any) -> np.ndarray:
+        """The value of a variable, also where several hosts hold parts; all of them must ask."""
+        if self.process[1] > 1 and keras.backend.backend() == "jax":
+            from jax.experimental import multihost_utils
+
+            return np.asarray(multihost_utils.process_allgather(variable.value, tiled=True))
+        return keras.ops.convert_to_numpy(variable)
 
     def barrier(self, name: str = "barrier") -> None:
         """Waits until every process has come here."""
@@ -352,13 +374,14 @@ def _open_jax(kind: str, count: int | None, model_parallel: int) -> Placement:
 
 def _join_jax(cluster: workers.Cluster | None) -> None:
     import jax
+    from jax.experimental import multihost_utils
 
     options: dict[str, Any] = {"heartbeat_timeout_seconds": workers.HEARTBEAT_SECONDS}
     if cluster is not None:
         options["coordinator_address"] = cluster.addresses[0]
         options["num_processes"], options["process_id"] = cluster.count, cluster.index
     try:
-        # What keras.distribution.initialize calls, which has no option for the heartbeats.
+        # What keras.distribution.initialize does, which has no option for the heartbeats.
         jax.distributed.initialize(**options)
     except ValueError as error:
         raise ValueError(
@@ -367,6 +390,10 @@ def _join_jax(cluster: workers.Cluster | None) -> None:
         ) from None
     except RuntimeError as error:
         raise ValueError(f"the workers did not come together: {error}") from error
+    # One seed for all, or else they start from different weights; drawn from NumPy, so that a seed
+    # that was set holds.
+    seed = multihost_utils.broadcast_one_to_all(np.uint32(np.random.randint(2**31)))
+    keras.utils.set_random_seed(int(seed))
     workers.exit_at_once_when_failed()
     _greet(jax.process_index(), jax.process_count())
 

@@ -66,9 +66,8 @@ def jax_skips(platform: str) -> bool:
     return bool(wanted) and platform not in wanted.split(",")
 
 
-def why_no_tpu(backend: str) -> tuple[str, str]:
-    """The likeliest reason that a backend finds no TPU, and what to do."""
-    signs = tpu_signs()
+def tpu_problem(backend: str) -> tuple[str, str] | None:
+    """What is wrong with the wheels or variables of a backend that should use a TPU, and what to do."""
     if backend == "tensorflow":
         wheels = tensorflow_wheels()
         if len(wheels) > 1:
@@ -81,16 +80,24 @@ def why_no_tpu(backend: str) -> tuple[str, str]:
                 f"TensorFlow comes from the wheel {wheels[0]}, which is built without TPU support",
                 f"pip uninstall {wheels[0]}, then pip install tensorflow-tpu",
             )
-    elif version("libtpu") is None:
+        return None
+    if version("libtpu") is None:
         return "libtpu is not installed", 'pip install "jax[tpu]"'
-    elif jax_skips("tpu"):
+    if jax_skips("tpu"):
         return f"JAX_PLATFORMS={os.environ['JAX_PLATFORMS']} leaves it out", "unset JAX_PLATFORMS"
+    return None
+
+
+def why_no_tpu(backend: str) -> tuple[str, str]:
+    """The likeliest reason that a backend finds no TPU, and what to do."""
+    signs, problem = tpu_signs(), tpu_problem(backend)
     if signs:
-        return (
+        return problem or (
             f"this machine shows signs of one ({', '.join(signs)}), but it does not answer",
             "end other processes that use it, and look into /tmp/tpu_logs",
         )
+    none = "this machine shows no sign of one, neither device files nor variables"
     return (
-        "this machine shows no sign of one, neither device files nor variables",
+        f"{none}, and {problem[0]}" if problem else none,
         "run on a TPU VM, or plan for one with keras-vit tpu-plan",
     )
