@@ -56,6 +56,8 @@ DEFAULTS = {
     "FlexiViT-B": "flexi_in1k_1200ep",
     "FlexiViT-L": "flexi_in1k_1200ep",
     "ViT-Mini/4": "fashion_mnist",
+    "R14+ViT-Mini/4": "fashion_mnist",
+    "BiT-Mini": "fashion_mnist",
 }
 
 # Folders of the published buckets, and data names, as tags: the first that the variant has.

@@ -103,7 +103,7 @@ GROUPS = (
         8,
     ),
     Group("MAE, the encoders (arXiv 2111.06377)", "huggingface.co/timm", r"MAE-.*", 3),
-    Group("trained by this project", "in the package", r".*Mini.*@fashion_mnist.*", 2),
+    Group("trained by this project", "in the package", r".*Mini.*@fashion_mnist.*", 4),
 )
 
 LEFT = (
