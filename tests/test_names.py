@@ -53,6 +53,9 @@ def test_spellings_of_a_variant(name):
         ("ViT-G/14", "ViT-G/14"),
         ("VIT_G_14", "ViT-G/14"),
         ("vit_mini_4", "ViT-Mini/4"),
+        ("Mini/4", "ViT-Mini/4"),
+        ("R14-vit-mini-4", "R14+ViT-Mini/4"),
+        ("bit_mini", "BiT-Mini"),
     ],
 )
 def test_case_decides_only_where_two_variants_differ_by_it(name, variant):
