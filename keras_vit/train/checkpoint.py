@@ -73,8 +73,7 @@ class Checkpoints:
         self._failure: Exception | None = None
         folder.mkdir(parents=True, exist_ok=True)
         if host[0] == 0:
-            for left in folder.glob(".step_*"):
-                shutil.rmtree(left, ignore_errors=True)
+            self._clean_up()
         barrier("checkpoints opened")
 
     def save(
@@ -181,7 +180,7 @@ class Checkpoints:
     def _write(self, final: Path, arrays: dict[str, np.ndarray]) -> None:
         """Writes this host's file; the first host then waits for the others, and renames."""
         index, count = self.host
-        part = _aside(final)
+        part, old = _beside(final, "part"), _beside(final, "old")
         part.mkdir(exist_ok=True)
         names = [f"arrays-{i:05d}-of-{count:05d}.npz" for i in range(count)]
         try:
@@ -198,13 +197,24 @@ class Checkpoints:
                     raise TimeoutError(f"{missing[0]} of another host did not come")
                 time.sleep(POLL_SECONDS)
             _sync(part)
-            if final.exists():  # of the same state, before it was evaluated
-                shutil.rmtree(final)
+            if final.exists():  # of the same step, before it was validated
+                os.rename(final, old)
             os.rename(part, final)
             _sync(self.folder)
+            shutil.rmtree(old, ignore_errors=True)
         except Exception:
             shutil.rmtree(part, ignore_errors=True)  # it may be what fills the disk
+            if old.exists() and not final.exists():
+                os.rename(old, final)
             raise
+
+    def _clean_up(self) -> None:
+        """Makes good what a kill left: a checkpoint that was being replaced is put back."""
+        for step in (path.name[1:-4] for path in self.folder.glob(".step_*.old")):
+            if not (self.folder / step).exists():
+                os.rename(self.folder / f".{step}.old", self.folder / step)
+        for left in self.folder.glob(".step_*"):
+            shutil.rmtree(left, ignore_errors=True)
 
     def _forget(self, kept: set[int | None]) -> None:
         if self.host[0] == 0:
@@ -250,9 +260,9 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if isinstance(error, KeyError) else text
 
 
-def _aside(path: Path) -> Path:
-    """Where a checkpoint is while it is written."""
-    return path.with_name(f".{path.name}.part")
+def _beside(path: Path, what: str) -> Path:
+    """Where a checkpoint is while it is written (`part`) or until it is replaced (`old`)."""
+    return path.with_name(f".{path.name}.{what}")
 
 
 def _sync(folder: Path) -> None:
