@@ -53,7 +53,6 @@ RECIPE = Recipe(
         weight_decay=0.01,
         moment_dtype="bfloat16",
         clip_norm=0.5,
-        accumulation_steps=2,
         average=0.8,
     ),
     augment=Augment(flip=True, shift=True, erase=0.5, mixup=0.4),
@@ -86,15 +85,13 @@ class Points(keras.callbacks.Callback):
             else:
                 die()
 
-    def on_train_begin(self, logs=None):
-        if self.point.get("at") == "seconds":
-            threading.Timer(self.point["n"], die).start()
-
     def on_train_batch_begin(self, batch, logs=None):
         self._reached("step begin")
 
     def on_train_batch_end(self, batch, logs=None):
         self._reached("step")
+        if self.point.get("at") == "seconds" and self.seen["step"] == 1:
+            threading.Timer(self.point["n"], die).start()
 
     def on_test_batch_end(self, batch, logs=None):
         self._reached("validation")

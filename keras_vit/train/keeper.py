@@ -65,7 +65,7 @@ class Keeper(keras.callbacks.Callback):
         self.writes = out is not None and (placement is None or placement.is_chief)
         self.rate = from_recipe(recipe.schedule, total)
         self.history: list[dict[str, float]] = []
-        self.step, self.seconds = 0, 0.0
+        self.step, self.seconds, self.lines = 0, 0.0, 0
         self.best_epoch, self.best_step = 0, 0
         self.unvalidated: dict[str, float] | None = None  # training logs of an epoch
         self.checkpoints: Checkpoints | None = None
@@ -94,7 +94,7 @@ class Keeper(keras.callbacks.Callback):
                     f"folder, or the same arguments to go on with it."
                 )
             self._metrics = self._restore(found.arrays, found.path)
-            self.step, self.seconds = about["step"], about["seconds"]
+            self.step, self.seconds, self.lines = about["step"], about["seconds"], about["lines"]
             self.history, self.unvalidated = about["history"], about["unvalidated"]
             self.best_epoch, self.best_step = about["best_epoch"], about["best_step"]
         if self.writes and self.out:
@@ -232,6 +232,7 @@ class Keeper(keras.callbacks.Callback):
             "history": self.history,
             "unvalidated": self.unvalidated,
             "seconds": self.seconds,
+            "lines": self.lines,
             "best_epoch": self.best_epoch,
             "best_step": self.best_step,
         }
@@ -303,18 +304,10 @@ class Keeper(keras.callbacks.Callback):
             **values,
         }
         rundir.append_text(self.out / METRICS, json.dumps(line) + "\n")
+        self.lines += 1
 
     def _cut_metrics(self, path: Path) -> None:
-        """Drops lines that an earlier sitting wrote after its last checkpoint."""
+        """Drops the lines that an earlier sitting wrote after its last checkpoint."""
         if path.is_file():
-            lines = path.read_text("utf-8", errors="replace").splitlines()
-            kept = [line for line in lines if _step_of(line) <= self.step]
-            rundir.write_text(path, "".join(f"{line}\n" for line in kept))
-
-
-def _step_of(line: str) -> float:
-    """The step of a line of metrics; a line that was cut off counts as the last."""
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
-        return float("inf")
+            lines = path.read_text("utf-8", errors="replace").splitlines(keepends=True)
+            rundir.write_text(path, "".join(lines[: self.lines]))
