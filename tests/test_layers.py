@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit.layers import (
     ClassToken,
+    Dropout,
     EncoderBlock,
     LayerNorm,
     MapHead,
@@ -128,6 +129,19 @@ def test_stochastic_depth_keeps_the_mean_and_drops_whole_examples():
     assert {round(float(v), 5) for v in np.unique(out)} == {0.0, round(1 / 0.75, 5)}
     assert (out == out[:, :1, :1]).all()
     assert abs(out.mean() - 1.0) < 0.03  # six standard errors of 4000 draws
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dropout_is_that_of_keras(dtype):
+    x = np.random.default_rng(0).normal(size=(64, 33)).astype("float32")
+    mine, theirs = (
+        kind(0.3, seed=5, dtype=dtype)(x, training=True) for kind in (Dropout, keras.layers.Dropout)
+    )
+    kept = keras.ops.convert_to_numpy(keras.ops.cast(mine, "float32"))
+    np.testing.assert_array_equal(
+        kept, keras.ops.convert_to_numpy(keras.ops.cast(theirs, "float32"))
+    )
+    assert 0.25 < np.mean(kept == 0.0) < 0.35  # 2112 draws: a standard deviation is 0.01
 
 
 def test_dropout_acts_in_training_only():

@@ -3,6 +3,7 @@
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.bottleneck import BottleneckUnit
 from keras_vit.layers.conv import RootPool, StdConv2D
+from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import EncoderBlock, LayerScale, MlpBlock, StochasticDepth, SwiGLU
 from keras_vit.layers.mixer import MixerBlock
 from keras_vit.layers.norm import GroupNorm, LayerNorm
@@ -13,6 +14,7 @@ from keras_vit.layers.tokens import ClassToken, PositionEmbedding, RegisterToken
 __all__ = [
     "BottleneckUnit",
     "ClassToken",
+    "Dropout",
     "EncoderBlock",
     "GroupNorm",
     "LayerNorm",

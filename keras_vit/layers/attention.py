@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.common import PACKAGE, at_least_float32
+from keras_vit.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -29,9 +30,7 @@ class MultiHeadAttention(keras.layers.Layer):
         self.key: Any = None
         self.value: Any = None
         self.out: Any = None
-        self.weights_dropout = (
-            keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
-        )
+        self.weights_dropout = Dropout(dropout, dtype=self.dtype_policy) if dropout else None
 
     def build(self, x_shape, context_shape=None):
         context_shape = context_shape or x_shape

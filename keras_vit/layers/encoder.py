@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.common import PACKAGE, gelu
+from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.norm import LayerNorm
 
 
@@ -97,8 +98,8 @@ class MlpBlock(keras.layers.Layer):
         self.activation = activation
         self.dense1: Any = None  # made by build()
         self.dense2: Any = None
-        self.dropout1 = keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
-        self.dropout2 = keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
+        self.dropout1 = Dropout(dropout, dtype=self.dtype_policy) if dropout else None
+        self.dropout2 = Dropout(dropout, dtype=self.dtype_policy) if dropout else None
 
     def build(self, input_shape):
         options = {
@@ -144,8 +145,8 @@ class SwiGLU(keras.layers.Layer):
         self.gate: Any = None  # made by build()
         self.up: Any = None
         self.down: Any = None
-        self.dropout1 = keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
-        self.dropout2 = keras.layers.Dropout(dropout, dtype=self.dtype_policy) if dropout else None
+        self.dropout1 = Dropout(dropout, dtype=self.dtype_policy) if dropout else None
+        self.dropout2 = Dropout(dropout, dtype=self.dtype_policy) if dropout else None
 
     def build(self, input_shape):
         inner = (*input_shape[:-1], self.mlp_dim)
@@ -221,7 +222,7 @@ class EncoderBlock(keras.layers.Layer):
         self.attention = MultiHeadAttention(
             num_heads, attention_dropout, name="attention", **policy
         )
-        self.dropout = keras.layers.Dropout(dropout, **policy) if dropout else None
+        self.dropout = Dropout(dropout, **policy) if dropout else None
         self.norm2 = LayerNorm(norm_epsilon, name="norm2", **policy)
         self.mlp = (
             MlpBlock(mlp_dim, dropout, activation, name="mlp", **policy)

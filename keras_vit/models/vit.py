@@ -6,6 +6,7 @@ from keras import layers
 
 from keras_vit.layers import (
     ClassToken,
+    Dropout,
     EncoderBlock,
     LayerNorm,
     MapHead,
@@ -89,7 +90,7 @@ def add_tokens(spec: ViTSpec, x, endpoints: Endpoints, dtype=None) -> keras.Kera
     endpoints["posembed_input"] = x
     rate = spec.dropout if spec.embedding_dropout is None else spec.embedding_dropout
     if rate:
-        x = layers.Dropout(rate, name="posembed_dropout", dtype=dtype)(x)
+        x = Dropout(rate, name="posembed_dropout", dtype=dtype)(x)
     endpoints["embedded"] = x  # what the first block sees; private
     return x
 
