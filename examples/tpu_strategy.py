@@ -1,7 +1,6 @@
 """A Vision Transformer trained on a TPU VM through TensorFlow's TPUStrategy, in twenty lines.
 
-    pip install tensorflow-tpu -f https://storage.googleapis.com/libtpu-tf-releases/index.html
-    pip install keras-vit-zoo
+    pip install tensorflow-tpu keras-vit-zoo
     KERAS_BACKEND=tensorflow python examples/tpu_strategy.py
 
 One host; on a pod, use JAX (docs/tpu.md). Images go to the device as bytes, which the step normalises.

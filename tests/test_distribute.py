@@ -191,6 +191,7 @@ def test_two_workers_train_as_one_device_does(two_workers, expected):
         assert workers.ADVICE in (two_workers / f"log{i}").read_text()
 
 
+@pytest.mark.full
 def test_a_checkpoint_of_two_workers_goes_on_on_one_device(two_workers, expected, tmp_path):
     distributed.first_epoch_of(two_workers / "run-workers", tmp_path / "run")
     trained, done = distributed.train(Placement(), tmp_path / "run")
@@ -452,6 +453,7 @@ def test_a_tpu_is_looked_for_here_then_by_name_then_in_the_environment(resolver,
         resolver.answers = answers
         assert (distribute.resolve_tpu() is None) == (answers == "nothing")
         assert resolver.asked == ["local", "mine", None][: 2 if answers == "mine" else 3]
+    monkeypatch.setenv("TPU_WORKER_ID", "0")
     with pytest.warns(UserWarning, match="seems to have a TPU, but the run goes to the CPU"):
         assert open_devices("auto").kind == "cpu"
 

@@ -6,9 +6,8 @@ import os
 from pathlib import Path
 
 TENSORFLOW_WHEELS = ("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly")
-# Set on TPU VMs, in GKE and in Colab; those that only tune libtpu are not among them.
+# Set on TPU VMs, in GKE and in Colab. TPU_NAME is not among them: people set it at home, for gcloud.
 TPU_VARIABLES = (
-    "TPU_NAME",
     "TPU_WORKER_ID",
     "TPU_WORKER_HOSTNAMES",
     "TPU_ACCELERATOR_TYPE",
