@@ -24,7 +24,7 @@ class _Decoupled(keras.optimizers.Optimizer):
     Args:
         learning_rate: a number or schedule.
         decay: part of a kernel that a step of rate 1 removes.
-        moment_dtype: of the first moment; the update is computed in float32 before it is rounded.
+        moment_dtype: of the first moment; the update uses the new one before it is rounded.
         average: factor of the averaged weights, None for none. They never replace the weights.
         rate_factors: by variable path, factors on the learning rate; 1 where a path is missing.
     """
@@ -81,8 +81,10 @@ class _Decoupled(keras.optimizers.Optimizer):
 
     def _next_moment(self, index: int, share: float, keep: float, gradient):
         """share * gradient + keep * moment, stored rounded and given exact."""
-        moment = ops.cast(self.moments[index], gradient.dtype)
-        exact = share * gradient + keep * moment
+        moment = ops.convert_to_tensor(self.moments[index])
+        # In the dtype of the moment, the factor as well: optax leaves the types to JAX's promotion.
+        kept = ops.cast(keep, self.moment_dtype) * moment
+        exact = share * gradient + ops.cast(kept, gradient.dtype)
         self.assign(self.moments[index], ops.cast(exact, self.moment_dtype))
         return exact
 
