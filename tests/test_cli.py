@@ -1,5 +1,6 @@
 """Every command: its answer for machines, its one-line errors, its exit codes, what it leaves."""
 
+import dataclasses
 import importlib.metadata
 import json
 import os
@@ -17,9 +18,9 @@ from keras_vit import VisionModel, ViTSpec, cli
 from keras_vit.cli import reference
 from keras_vit.cli.app import COMMANDS
 from keras_vit.cli.common import Answer, command
-from keras_vit.train import task as tasks
-from keras_vit.train.recipe import Recipe
-from keras_vit.train.recipes.fashion_mnist import Task
+from keras_vit.train.recipe import Recipe, Schedule
+from keras_vit.train.recipes import fashion_mnist
+from keras_vit.zoo.variants import VARIANTS
 
 TINY = ViTSpec(
     hidden_size=24,
@@ -164,8 +165,9 @@ def test_predict(capsys, files):
 
 def test_finetune_writes_a_report_that_evaluate_confirms(capsys, files, tuned):
     report = json.loads((tuned / "report.json").read_text())
-    assert report["recipe"]["augment"] == ["flip", "shift"]
-    assert report["recipe"]["base_lr"] == 0.003 and report["recipe"]["class_weights"] == "balanced"
+    made = report["recipe"]
+    assert [k for k, v in made["augment"].items() if v is True] == ["flip", "shift"]
+    assert made["schedule"]["base_lr"] == 0.003 and made["loss"]["class_weights"] == "balanced"
     assert report["spec"]["image_size"] == [16, 12] and report["seed"] == 3
     assert len(report["evaluation"]["confusion"]) == 2
     data = f"folder:{files / 'images'}"
@@ -314,7 +316,14 @@ BAD = {
     ),
     "existing file": (["convert", "{trunk}", "{trunk}"], "--force"),
     "existing run": (["train", "fashion_mnist/ten", "--out", "{images}"], "is not empty"),
-    "unknown task": (["train", "cifar", "--out", "{new}"], "no training task 'cifar'"),
+    "unknown task": (
+        ["train", "cifar", "--out", "{new}"],
+        "no recipe 'cifar': there are paper/jft",
+    ),
+    "unknown published training": (
+        ["train", "fashion_mnist/nine", "--out", "{new}"],
+        "no training task 'fashion_mnist/nine': there are fashion_mnist/",
+    ),
     "options of another format": (
         ["export", "{trunk}", "-o", "{new}", "--quantize", "float16"],
         "a SavedModel knows no --quantize",
@@ -383,7 +392,7 @@ def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(
     last = err.splitlines()[-1]
     assert (code, out) == (130, "")
     assert "the finished epochs are kept" in last and "run the same command again" in last
-    assert answer(capsys, *arguments)["resumed_from"] == 1
+    assert answer(capsys, *arguments)["resumed_from"] == 3  # steps of an epoch
 
 
 def test_a_diverging_run_is_a_failed_check(capsys, files, tmp_path):
@@ -396,23 +405,35 @@ def test_a_diverging_run_is_a_failed_check(capsys, files, tmp_path):
     assert "lower" in err.splitlines()[-1] and not (tmp_path / "run" / "report.json").exists()
 
 
-def test_train_measures_the_file_it_writes(capsys, tmp_path, monkeypatch):
+@pytest.fixture
+def small_task(monkeypatch):
+    """`fashion_mnist/ten` as a few steps of the smallest network."""
     spec = ViTSpec(**{**vars(TINY), "num_classes": 10, "image_size": (28, 28), "patch_size": 7})
-    recipe = Recipe(epochs=2, batch_size=500, base_lr=3e-3)
-    monkeypatch.setitem(tasks.TASKS, "ten", Task(spec, recipe, tuple(range(10))))
-    found = answer(
-        capsys, "train", "fashion_mnist/ten", "--out", tmp_path / "run", "--data", "subset"
-    )
-    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    recipe = Recipe(epochs=1.5, batch_size=500, schedule=Schedule(3e-3))
+    task = dataclasses.replace(fashion_mnist.TASKS["ten"], recipe=recipe)
+    variant = dataclasses.replace(VARIANTS[task.model], spec=spec)
+    monkeypatch.setitem(fashion_mnist.TASKS, "ten", task)
+    monkeypatch.setitem(VARIANTS, task.model, variant)
+
+
+def test_train_measures_the_file_it_writes(capsys, tmp_path, small_task):
+    out = tmp_path / "run"
+    found = answer(capsys, "train", "fashion_mnist/ten", "--out", out, "--data", "subset")
+    report = json.loads((out / "report.json").read_text())
     assert report == {k: v for k, v in found.items() if k != "out"}
     assert report["epochs"] == 2 and report["seed"] == 0 and report["seconds"] > 0
-    with np.load(tmp_path / "run" / "model.npz") as file:
+    assert sorted(p.name for p in out.iterdir()) == [
+        *("curves.svg", "metrics.jsonl", "model.json", "model.keras", "model.npz"),
+        *("report.json", "report.md"),
+    ]
+    with np.load(out / "model.npz") as file:
         assert {file[key].dtype for key in file.files} == {np.dtype(np.float16)}
-    again = answer(
-        capsys,
-        *("evaluate", tmp_path / "run" / "model.npz", "--data", "fashion_mnist:subset_test"),
-    )
+    again = answer(capsys, "evaluate", out / "model.npz", "--data", "fashion_mnist:subset_test")
     assert again["accuracy"] == report["accuracy"] and again["examples"] == 1000
+    text = (out / "report.md").read_text()
+    assert f"**{report['accuracy']:.2%}**" in text and "](curves.svg)" in text
+    assert "schedule.base_lr | 0.003" in text and "Sandal" in text
+    assert (out / "curves.svg").read_text().startswith("<svg ")
 
 
 def test_doctor_passes_here_and_sees_what_is_wrong(capsys, monkeypatch, tmp_path):

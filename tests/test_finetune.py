@@ -12,6 +12,7 @@ import keras_vit
 from keras_vit import HybridSpec, MixerSpec, ResNetSpec, VisionModel, ViTSpec
 from keras_vit.data.sources import arrays, open_source
 from keras_vit.spec import ResNetBody
+from keras_vit.train import overrides
 from keras_vit.train.evaluate import evaluate
 from keras_vit.train.finetune import default_recipe, finetune
 from keras_vit.train.report import escape
@@ -50,9 +51,9 @@ def trunk(seed: int = 0) -> VisionModel:
     return VisionModel(TINY)
 
 
-def short(**changes):
-    """The default recipe with a few fields changed."""
-    return lambda recipe: dataclasses.replace(recipe, **changes)
+def short(*parts: str, **changes):
+    """The default recipe with a few fields changed, those of its parts by `part.field=value`."""
+    return lambda recipe: overrides.apply(dataclasses.replace(recipe, **changes), parts)
 
 
 @pytest.mark.case("T04")
@@ -70,9 +71,9 @@ def test_the_default_recipe_learns_a_small_set_in_100_steps(tmp_path):
 def test_larger_models_get_lower_rates(size, most):
     spec = dataclasses.replace(TINY, hidden_size=size, num_heads=1)
     recipe = default_recipe(spec, 10_000)
-    assert recipe.base_lr == most
-    assert recipe.clip_norm == 1.0 and recipe.warmup_fraction > 0
-    assert default_recipe(spec, 10_000, from_scratch=True).base_lr >= 3e-4
+    assert recipe.schedule.base_lr == most
+    assert recipe.optimizer.clip_norm == 1.0 and recipe.schedule.warmup_fraction > 0
+    assert default_recipe(spec, 10_000, from_scratch=True).schedule.base_lr >= 3e-4
 
 
 FAMILIES = {
@@ -103,7 +104,7 @@ def test_a_checkpoint_of_every_family_is_fine_tuned_by_the_command(
     report = json.loads((out / "report.json").read_text())
     losses = [epoch["loss"] for epoch in report["history"]]
     assert losses[-1] < losses[0]
-    assert report["recipe"]["optimizer"] == ("sgd" if family == "bit" else "adamw")
+    assert report["recipe"]["optimizer"]["name"] == ("sgd" if family == "bit" else "adamw")
     again = keras_vit.load(out / "model.npz")
     assert again.spec == dataclasses.replace(FAMILIES[family], num_classes=3)
     assert "accuracy" in capsys.readouterr().out
@@ -112,12 +113,13 @@ def test_a_checkpoint_of_every_family_is_fine_tuned_by_the_command(
 def test_trained_resnets_get_the_rate_of_bit():
     # arXiv 1912.11370, section 3.3: SGD at 0.003, no weight decay.
     recipe = default_recipe(FAMILIES["bit"], 10_000)
-    assert (recipe.optimizer, recipe.base_lr, recipe.weight_decay) == ("sgd", 3e-3, 0.0)
+    assert (recipe.optimizer.name, recipe.optimizer.weight_decay) == ("sgd", 0.0)
+    assert recipe.schedule.base_lr == 3e-3
     for options in ({"from_scratch": True}, {"freeze": True}):
         recipe = default_recipe(FAMILIES["bit"], 10_000, **options)
-        assert recipe.optimizer == "adamw" and recipe.base_lr >= 3e-4
+        assert recipe.optimizer.name == "adamw" and recipe.schedule.base_lr >= 3e-4
     for family in ("hybrid", "mixer"):
-        assert default_recipe(FAMILIES[family], 10_000).base_lr == 1e-3
+        assert default_recipe(FAMILIES[family], 10_000).schedule.base_lr == 1e-3
 
 
 @pytest.mark.tf_only
@@ -157,7 +159,13 @@ def run(tmp_path_factory, pictures):
         out=folder / "out",
         val_split=0.25,
         image_size=(16, 20),
-        recipe=short(epochs=2, batch_size=6, class_weights="balanced", augment=("flip", "shift")),
+        recipe=short(
+            "loss.class_weights=balanced",
+            "augment.flip=true",
+            "augment.shift=true",
+            epochs=2,
+            batch_size=6,
+        ),
         command="keras-vit finetune",
     )
     return folder, found
@@ -174,6 +182,7 @@ def test_a_run_writes_a_model_that_loads_with_its_classes(run):
         assert model.has_usable_head and model.spec.image_size == (16, 20)
         np.testing.assert_allclose(model.probabilities(x), expected, atol=1e-6)
     assert sorted(p.name for p in (folder / "out").iterdir()) == [
+        "metrics.jsonl",
         "model.json",
         "model.keras",
         "model.npz",
@@ -190,7 +199,7 @@ def test_the_report_says_what_was_measured_and_how(run, pictures):
     assert np.sum(measured["confusion"]) == measured["examples"] == 6
     assert report["train"]["examples"] == 18 and report["validation"]["examples"] == 6
     assert len(measured["broken"]) == 2
-    assert report["recipe"]["class_weights"] == "balanced" and len(report["history"]) == 2
+    assert report["recipe"]["loss"]["class_weights"] == "balanced" and len(report["history"]) == 2
     assert report["seed"] == 0 and report["versions"]["keras"] == keras.__version__
     assert report["card"]["class_names"] == list(found.model.class_names)
     # The number is that of the model that was written, on the very validation images.
@@ -246,7 +255,8 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(tmp_path):
     again = finetune(trunk(), out=tmp_path / "cut", **arguments)
     best = max(epoch["val_accuracy"] for epoch in whole.result.history)
     assert whole.evaluation.accuracy == pytest.approx(best)  # of the weights that were kept
-    assert again.result.resumed_from == 1 and again.report["resumed_from"] == 1
+    # Of 3 steps an epoch; Ctrl-C came in the second.
+    assert again.result.resumed_from == 3 and again.report["resumed_from"] == 3
     for one, other in zip(whole.result.history, again.result.history, strict=True):
         # The same operations in the same order; only threads inside a kernel may sum differently.
         assert one == pytest.approx(other, rel=1e-5)
@@ -268,7 +278,9 @@ def test_multi_label_targets_end_in_sigmoids_and_average_precision(tmp_path):
         validation=dataclasses.replace(
             stripes(30, seed=5), labels=sets[:30], class_names=("class 0", "class 1", "class 2")
         ),
-        recipe=short(epochs=12, batch_size=12, base_lr=3e-3, class_weights="balanced"),
+        recipe=short(
+            "schedule.base_lr=3e-3", "loss.class_weights=balanced", epochs=12, batch_size=12
+        ),
     )
     assert found.evaluation.confusion is None
     assert found.evaluation.mean_average_precision > 0.8  # by chance about 0.55

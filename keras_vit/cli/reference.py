@@ -74,6 +74,8 @@ class _Row:
 def _value(kind: Any) -> str:
     """What follows an option: its choices, or the kind of value."""
     kinds = [k for k in (typing.get_args(kind) or (kind,)) if k is not type(None)]
+    if typing.get_origin(kinds[0]) is list:  # may be repeated
+        return _value(typing.get_args(kinds[0])[0])
     if issubclass(kinds[0], StrEnum):
         return "|".join(kinds[0])
     return {int: "N", float: "X", str: "TEXT", Path: "PATH"}[kinds[0]]

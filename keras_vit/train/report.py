@@ -1,17 +1,21 @@
-"""The report of a fine-tuning run: plain values for machines, Markdown for people."""
+"""The report of a run: plain values for machines, Markdown and curves for people."""
 
 import re
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from keras_vit.card import Card
 from keras_vit.model import VisionModel
+from keras_vit.train import curves, rundir
 from keras_vit.train.evaluate import Evaluation
+from keras_vit.train.keeper import METRICS
 from keras_vit.train.recipe import Recipe
 from keras_vit.train.run import Result, versions
 
 MATRIX_LIMIT = 30  # classes; a larger confusion matrix is shown by its largest confusions
 LIST_LIMIT = 50  # broken images and history rows shown; all are in the JSON
+CURVES = "curves.svg"
 PACKAGES = ("keras-vit-zoo", "tensorflow", "jax")
 
 
@@ -44,51 +48,108 @@ def build(
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The report for people; names of classes and files are escaped."""
+    """The report of a fine-tuning run for people; names of classes and files are escaped."""
     measured = report["evaluation"]
-    low, high = measured["interval"]
-    single = measured["confusion"] is not None
     train, validation = report["train"], report["validation"]
     chosen = "" if validation is None else " The best epoch was chosen on the same images."
     lines = [
         f"# {escape(report['model'])} on {escape(train['name'])}",
         "",
+        *_score(measured, f"{report['evaluated_on']} images", chosen),
+        f"{train['examples']} training images, {validation['examples'] if validation else 0} "
+        f"validation images, {len(measured['per_class'])} classes; best of {report['epochs']} epochs: "
+        f"{report['best_epoch']}; {report['seconds']:.0f} s of training.",
+        "",
+        *_of_classes(measured),
+        *("## History", "", *_history(report["history"]), ""),
+        *_broken(measured),
+        *_how(report, {"weights trained": _trained(report)}),
+        "Data, specification and card are in report.json.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def write_training(folder: Path, report: dict[str, Any]) -> None:
+    """Writes `report.md` and `curves.svg` of a training by a recipe.
+
+    Args:
+        folder: of the run; its metrics.jsonl gives the curves.
+        report: what `report.json` will hold.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    rundir.write_text(folder / CURVES, curves.draw(curves.read_metrics(folder / METRICS)))
+    rundir.write_text(folder / "report.md", training_markdown(report))
+
+
+def training_markdown(report: dict[str, Any]) -> str:
+    """The report of a training by a recipe, for people."""
+    train, measured = report["train"], report.get("evaluation")
+    lines = [
+        f"# {escape(report['task'])}: {escape(report['model'])} on {escape(train['name'])}",
+        "",
+    ]
+    if measured:
+        told = f"images of {escape(report['test']['name'])}, by the weights in model.npz"
+        lines += _score(measured, told, "")
+    lines += [
+        f"{train['examples']:,} training images, {report['steps']:,} steps in {report['epochs']} "
+        f"epochs, {report['seconds']:.0f} s; {report['parameters']:,} parameters.",
+        "",
+        f"![loss, accuracy and learning rate over the epochs]({CURVES})",
+        "",
+        *("## History", "", *_history(report["history"]), ""),
+        *(_of_classes(measured) if measured else ()),
+        *(_broken(measured) if measured else ()),
+        *_how(report, {}),
+        "Specification and every number are in report.json, the curves' numbers in metrics.jsonl.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _score(measured: dict[str, Any], images: str, remark: str) -> list[str]:
+    low, high = measured["interval"]
+    single = measured["confusion"] is not None
+    lines = [
         f"{'Accuracy' if single else 'Exact matches'}: **{measured['accuracy']:.2%}** "
-        f"(95 % interval {low:.1%} to {high:.1%}) of {measured['examples']} {report['evaluated_on']} "
-        f"images.{chosen}",
+        f"(95 % interval {low:.1%} to {high:.1%}) of {measured['examples']} {images}.{remark}",
         "",
     ]
     if measured["top5"] is not None:
         lines += [f"Among the first five: {measured['top5']:.2%}.", ""]
     if measured["mean_average_precision"] is not None:
         lines += [f"Mean average precision: {measured['mean_average_precision']:.4f}.", ""]
-    lines += [
-        f"{train['examples']} training images, {validation['examples'] if validation else 0} "
-        f"validation images, {len(measured['per_class'])} classes; best of {report['epochs']} epochs: "
-        f"{report['best_epoch']}; {report['seconds']:.0f} s of training.",
-        "",
-        "## Classes",
-        "",
-        *_classes(measured),
-        "",
-    ]
-    if single:
-        lines += [*_confusion(measured), ""]
-    lines += ["## History", "", *_history(report["history"]), ""]
-    if measured["broken"]:
-        lines += [f"## {len(measured['broken'])} images could not be read", ""]
-        lines += [f"- {escape(message)}" for message in measured["broken"][:LIST_LIMIT]]
-        if len(measured["broken"]) > LIST_LIMIT:
-            lines.append("- ... all of them are in report.json")
-        lines.append("")
-    lines += ["## How", ""]
+    return lines
+
+
+def _of_classes(measured: dict[str, Any]) -> list[str]:
+    lines = ["## Classes", "", *_classes(measured), ""]
+    return lines if measured["confusion"] is None else [*lines, *_confusion(measured), ""]
+
+
+def _broken(measured: dict[str, Any]) -> list[str]:
+    broken = measured["broken"]
+    if not broken:
+        return []
+    lines = [f"## {len(broken)} images could not be read", ""]
+    lines += [f"- {escape(message)}" for message in broken[:LIST_LIMIT]]
+    if len(broken) > LIST_LIMIT:
+        lines.append("- ... all of them are in report.json")
+    return [*lines, ""]
+
+
+def _how(report: dict[str, Any], more: dict[str, str]) -> list[str]:
+    """The command, and a table of recipe and versions."""
+    lines = ["## How", ""]
     if report["command"]:
         # Every line of it: a file name may hold a line break, and what follows must stay code.
         lines += [*(f"    {line}" for line in report["command"].splitlines()), ""]
-    facts = {**flat(report["recipe"]), **report["versions"], "weights trained": _trained(report)}
+    facts = {**flat(report["recipe"]), **report["versions"], **more}
     lines += table(("what", "value"), [(k, escape(str(v))) for k, v in facts.items()])
-    lines += ["", "Data, specification and card are in report.json.", ""]
-    return "\n".join(lines)
+    return [*lines, ""]
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 STATE = ("checkpoints", "recipe.json", "run.json")  # of an unfinished run
-RESULTS = ("model.keras", "model.npz", "model.json", "report.md", "report.json", "metrics.jsonl")
+RESULTS = (
+    *("model.keras", "model.npz", "model.json", "report.md", "report.json"),
+    *("metrics.jsonl", "curves.svg"),
+)
 
 
 def check_out(folder: str | os.PathLike, force: bool) -> None:

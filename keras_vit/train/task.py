@@ -13,6 +13,7 @@ from keras_vit.data.sources import open_source
 from keras_vit.model import VisionModel
 from keras_vit.spec import changed
 from keras_vit.train import overrides, recipes, rundir
+from keras_vit.train import report as reports
 from keras_vit.train.distribute import Placement
 from keras_vit.train.evaluate import evaluate
 from keras_vit.train.finetune import fingerprint, rebuilt
@@ -121,7 +122,7 @@ def run_task(
     command: str | None = None,
     callbacks: Callable[[int], tuple[keras.callbacks.Callback, ...]] = lambda epochs: (),
 ) -> dict[str, Any]:
-    """Trains and writes `model.keras`, `model.npz` and `report.json`.
+    """Trains and writes `model.keras`, `model.npz`, `report.json`, `report.md` and `curves.svg`.
 
     The npz is in the official layout at float16, as the zoo ships it, and the accuracy is that of
     the very file.
@@ -177,6 +178,7 @@ def run_task(
     }
     if placement.is_chief:
         report |= _write(task, model, weights, out)
+        reports.write_training(out, report)
         rundir.write_json(out / "report.json", report)
         rundir.finish(out)
     placement.barrier("written")
