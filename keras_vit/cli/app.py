@@ -13,6 +13,7 @@ from keras_vit.cli.evaluate import evaluate
 from keras_vit.cli.fetch import fetch, lock
 from keras_vit.cli.finetune import finetune
 from keras_vit.cli.predict import predict
+from keras_vit.cli.tpu_plan import tpu_plan
 from keras_vit.cli.train import train
 
 COMMANDS = {
@@ -36,6 +37,10 @@ COMMANDS = {
     ),
     "doctor": (doctor, "keras-vit doctor"),
     "train": (train, "keras-vit train fashion_mnist/ten --out runs/ten"),
+    "tpu-plan": (
+        tpu_plan,
+        "keras-vit tpu-plan ViT-L/16 --topology v3-8 --recipe paper/imagenet21k",
+    ),
     "demo": (demo, "keras-vit demo --out demo"),
 }
 

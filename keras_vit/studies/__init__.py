@@ -1,0 +1,1 @@
+"""Studies: what a network costs, planned and counted instead of run."""
