@@ -4,6 +4,7 @@ import dataclasses
 import importlib.metadata
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -372,7 +373,7 @@ def test_a_traceback_comes_only_when_asked_for(monkeypatch):
         cli.run(["info", "ViT-L/17"])
 
 
-def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(
+def test_an_ended_command_says_what_is_kept_and_the_same_command_goes_on(
     capsys, files, tmp_path, monkeypatch
 ):
     from keras_vit.cli.progress import EpochLines
@@ -381,18 +382,47 @@ def test_interrupting_says_what_is_kept_and_the_same_command_goes_on(
         *("finetune", files / "trunk.npz", "--data", f"folder:{files / 'images'}"),
         *("--epochs", 2, "--batch-size", 6, "--val-split", 0.25, "--out", tmp_path / "run"),
     )
+    before = signal.getsignal(signal.SIGTERM)
 
-    def stop(self, epoch, logs=None):
+    def interrupt(self, epoch, logs=None):
+        raise KeyboardInterrupt
+
+    def terminate(self, epoch, logs=None):
         if epoch == 1:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGTERM)
 
     with monkeypatch.context() as patch:
-        patch.setattr(EpochLines, "on_epoch_begin", stop)
+        patch.setattr(EpochLines, "on_epoch_begin", interrupt)
         code, out, err = call(capsys, *arguments)
-    last = err.splitlines()[-1]
-    assert (code, out) == (130, "")
-    assert "the finished epochs are kept" in last and "run the same command again" in last
-    assert answer(capsys, *arguments)["resumed_from"] == 3  # steps of an epoch
+    assert (code, out) == (130, "") and signal.getsignal(signal.SIGTERM) == before
+    assert f"nothing is kept yet in {tmp_path / 'run'}" in err.splitlines()[-1]
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochLines, "on_epoch_begin", terminate)
+        code, out, err = call(capsys, *arguments)
+    try:
+        # A second signal does not end the process otherwise while it shuts down.
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert code == 0 and "stopped by SIGTERM after step 4 of 6" in out
+    assert "run the same command again" in out
+    assert answer(capsys, *arguments)["resumed_from"] == 4
+
+
+def test_sigterm_before_and_after_the_training_ends_a_command_too(capsys, tmp_path, monkeypatch):
+    from keras_vit.train import task as tasks
+
+    before = signal.getsignal(signal.SIGTERM)
+
+    def terminate(*_, **__):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(tasks, "run_task", terminate)
+    try:
+        code, out, _ = call(capsys, "train", "paper/imagenet", "--smoke", "--out", tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert code == 0 and "stopped by SIGTERM: nothing is kept yet" in out
 
 
 def test_a_diverging_run_is_a_failed_check(capsys, files, tmp_path):

@@ -51,10 +51,25 @@ class Interrupted(Exception):
 
 def interrupted_run(out: Path) -> Interrupted:
     """What to raise when a training run in a folder is stopped: it says what is kept there."""
-    kept = (
-        "the finished epochs are kept" if (out / "checkpoints").is_dir() else "nothing is kept yet"
-    )
-    return Interrupted(f"{kept} in {out}; run the same command again to go on.")
+    return Interrupted(_kept(out))
+
+
+@contextlib.contextmanager
+def leaving_on_sigterm(out: Path) -> Iterator[None]:
+    """Ends a training run in a folder with `Preempted` also before and after its steps."""
+    from keras_vit.train.preemption import Preempted, on_sigterm
+
+    def leave() -> None:
+        raise Preempted(f"stopped by SIGTERM: {_kept(out)}")
+
+    with on_sigterm(leave):
+        yield
+
+
+def _kept(out: Path) -> str:
+    kept = any((out / "checkpoints").glob("step_*"))
+    what = "the last checkpoint is kept" if kept else "nothing is kept yet"
+    return f"{what} in {out}; run the same command again to go on."
 
 
 def command_line() -> str:

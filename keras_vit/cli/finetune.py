@@ -15,6 +15,7 @@ from keras_vit.cli.common import (
     Set,
     command_line,
     interrupted_run,
+    leaving_on_sigterm,
     log,
     open_data,
     size_option,
@@ -100,6 +101,7 @@ def finetune(
     from keras_vit.cli.progress import EpochLines
     from keras_vit.train import overrides
     from keras_vit.train.finetune import finetune as tune
+    from keras_vit.train.preemption import Preempted
     from keras_vit.train.recipe import Recipe
 
     changes = [
@@ -127,23 +129,26 @@ def finetune(
 
     lines.append(EpochLines(0))
     try:
-        found = tune(
-            model,
-            source,
-            out=out,
-            validation=validation,
-            val_split=val_split,
-            image_size=size,
-            recipe=recipe,
-            from_scratch=from_scratch,
-            freeze=freeze,
-            force=force,
-            seed=seed,
-            command=command_line(),
-            callbacks=(lines[0],),
-        )
+        with leaving_on_sigterm(out):
+            found = tune(
+                model,
+                source,
+                out=out,
+                validation=validation,
+                val_split=val_split,
+                image_size=size,
+                recipe=recipe,
+                from_scratch=from_scratch,
+                freeze=freeze,
+                force=force,
+                seed=seed,
+                command=command_line(),
+                callbacks=(lines[0],),
+            )
     except KeyboardInterrupt:
         raise interrupted_run(out) from None
+    except Preempted as stopped:
+        return Answer({"out": str(out), "preempted": str(stopped)}, (str(stopped),))
     finally:
         lines[0].stop()
     report = found.report

@@ -12,6 +12,7 @@ from keras_vit.cli.common import (
     bytes_text,
     command_line,
     interrupted_run,
+    leaving_on_sigterm,
     log,
 )
 from keras_vit.cli.evaluate import evaluation_view
@@ -107,16 +108,17 @@ def train(
         return tuple(lines)
 
     try:
-        report: dict[str, Any] = run_task(
-            task,
-            out,
-            placement=placement,
-            smoke=smoke,
-            checkpoint_steps=checkpoint_steps,
-            force=force,
-            command=command_line(),
-            callbacks=callbacks,
-        )
+        with leaving_on_sigterm(out):
+            report: dict[str, Any] = run_task(
+                task,
+                out,
+                placement=placement,
+                smoke=smoke,
+                checkpoint_steps=checkpoint_steps,
+                force=force,
+                command=command_line(),
+                callbacks=callbacks,
+            )
     except KeyboardInterrupt:
         raise interrupted_run(out) from None
     except Preempted as stopped:
@@ -124,8 +126,7 @@ def train(
     finally:
         for line in lines:
             line.stop()
-    written = (
-        f"written: {out}/model.keras, model.npz ({bytes_text(report['file_bytes'])}), report.json"
-    )
+    size = bytes_text(report["file_bytes"])
+    written = f"written: {out}/model.keras, model.npz ({size}), report.md and report.json"
     measured = evaluation_view(report["evaluation"]) if "evaluation" in report else ()
     return Answer({"out": str(out), **report}, (*measured, "", written))
