@@ -119,9 +119,19 @@ def test_tensorflow_is_no_hard_dependency():
 
 
 def test_the_documented_extras_exist(arguments):
-    assert {"tf", "export", "tfds", "tpu", "plots", "dev", "bench", "gs", "real", "all"} == set(
-        arguments["extras_require"]
-    )
+    assert {
+        "tf",
+        "export",
+        "tfds",
+        "tpu",
+        "tpu-plan",
+        "plots",
+        "dev",
+        "bench",
+        "gs",
+        "real",
+        "all",
+    } == set(arguments["extras_require"])
 
 
 def test_the_command_runs_from_any_folder(tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 from keras_vit.model import VisionModel
 from keras_vit.spec import HybridSpec, MixerSpec, ResNetBody, ResNetSpec, ViTSpec
 from keras_vit.studies import lowering
+from keras_vit.studies.figures import figures_of
 from keras_vit.studies.topology import parse
 from keras_vit.train.recipe import Loss, Optimizer, Recipe, Schedule
 from keras_vit.train.run import compile_for
@@ -67,7 +68,7 @@ def on_jax(family: str) -> dict:
         "per_core": re.findall(r"f32\[(\d+),32,32,3\]", text)[:1],
         "bfloat16_products": len(re.findall(r"bf16\[[^\]]*\][^=\n]* convolution\(", text)),
         "partitions": int(re.search(r"num_partitions=(\d+)", text)[1]),
-        "figures": vars(lowering.figures_of(program, WHERE)),
+        "figures": vars(figures_of(program, WHERE)),
     }
 
 

@@ -77,24 +77,23 @@ def tpu_plan(
     }
     work(**request)  # whatever is wrong with it is told at once
     with tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-m", "keras_vit.studies.process"],
             env={**os.environ, **ENVIRONMENT},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-        )
-        try:
-            answer = _talk(child, json.dumps(request), progress)
-            code = child.wait()
-        finally:
-            child.kill()
-            child.wait()
+        ) as child:
+            try:
+                answer = _talk(child, json.dumps(request), progress)
+            except BaseException:
+                child.kill()
+                raise
         if "plan" in answer:
             return Plan(**{k: _tuples(v) for k, v in answer["plan"].items()})
         errors.seek(0)
-        lines = errors.read().strip().splitlines() or [f"it ended with code {code}"]
+        lines = errors.read().strip().splitlines() or [f"it ended with code {child.returncode}"]
         raise RuntimeError(f"planning failed: {lines[-1]}")
 
 
@@ -124,21 +123,22 @@ def main() -> None:
         print(json.dumps(answer), file=answers, flush=True)
 
     from keras_vit.studies import lowering
+    from keras_vit.studies.figures import Figures, compiled
 
     task = work(**json.load(sys.stdin))
     devices = lowering.topology_devices(task.where)
     model = lowering.abstract_model(task.spec, task.recipe, task.steps, task.dtype)
 
-    def measure(micro: int, parts: int) -> lowering.Figures:
+    def measure(micro: int, parts: int) -> Figures:
         each = f"{micro} images at once, {parts} times" if parts > 1 else f"{micro} images at once"
         tell(compiling=f"the step of {task.model} for {task.where.name}: {each}")
         model._accumulation_steps = parts
         lowered = lowering.lower_step(model, devices, task.recipe.batch_size)
-        return lowering.compiled(lowered, task.where)
+        return compiled(lowered, task.where)
 
-    def update() -> lowering.Figures:
+    def update() -> Figures:
         tell(compiling=f"the update of {task.model}")
-        return lowering.compiled(lowering.lower_update(model, devices[0]), task.where)
+        return compiled(lowering.lower_update(model, devices[0]), task.where)
 
     tell(plan=dataclasses.asdict(plan(task, measure, update)))
 

@@ -7,9 +7,9 @@ and how much time it needs. `plan` tries a few sizes of micro-batch and puts its
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from keras_vit.spec import Spec, changed
+from keras_vit.studies.figures import Figures
 from keras_vit.studies.topology import Slice, parse
 from keras_vit.train import overrides, recipes
 from keras_vit.train.recipe import Recipe
@@ -164,17 +164,17 @@ def work(
     return Work(variant, spec, wanted, steps, where, wanted.dtype or "mixed_bfloat16")
 
 
-def plan(task: Work, measure: Callable[[int, int], Any], update: Callable[[], Any]) -> Plan:
+def plan(task: Work, measure: Callable[[int, int], Figures], update: Callable[[], Figures]) -> Plan:
     """The plan of a run.
 
     Args:
         task: what is to be planned.
-        measure: (micro-batch, parts) -> `lowering.Figures` of the step.
-        update: `lowering.Figures` of what a step does once, whatever the parts.
+        measure: (micro-batch, parts) -> `Figures` of the step.
+        update: `Figures` of what a step does once, whatever the parts.
     """
-    tried: dict[int, Any] = {}
+    tried: dict[int, Figures] = {}
 
-    def figures(micro: int) -> Any:
+    def figures(micro: int) -> Figures:
         if micro not in tried:
             tried[micro] = measure(micro, task.per_device // micro)
         return tried[micro]
@@ -235,14 +235,14 @@ def plan(task: Work, measure: Callable[[int, int], Any], update: Callable[[], An
     )
 
 
-def best_micro_batch(per_device: int, hbm: int, figures: Callable[[int], Any]) -> int:
+def best_micro_batch(per_device: int, hbm: int, figures: Callable[[int], Figures]) -> int:
     """The largest divisor of a core's examples that fits; 1 when nothing does.
 
     Memory grows by the same amount with every example, so that two programs tell of all sizes; each
     is compiled before it is believed.
     """
     divisors = [d for d in range(1, per_device + 1) if per_device % d == 0]
-    tried = {}
+    tried: dict[int, Figures] = {}
     best, too_large = 0, per_device + 1
     size = max(d for d in divisors if d <= PROBE)
     while best < size < too_large:
@@ -268,7 +268,7 @@ def best_micro_batch(per_device: int, hbm: int, figures: Callable[[int], Any]) -
     return best or 1
 
 
-def largest(tried: dict[int, Any], hbm: float) -> int | None:
+def largest(tried: dict[int, Figures], hbm: float) -> int | None:
     """The most examples that fit, on the line through the two largest programs; None for one."""
     if len(tried) < 2:
         return None
