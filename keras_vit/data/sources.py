@@ -10,13 +10,16 @@ import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit.data.images import problem_of, read_image
 
-TFDS_MEMORY_LIMIT = 4 * 2**30  # bytes of decoded images
+if TYPE_CHECKING:
+    from keras_vit.data.streams import Stream
+
+TFDS_MEMORY_LIMIT = 4 * 2**30  # bytes of images, decoded or encoded, as they are kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,6 +182,23 @@ def open_source(name: str, *, data_dir: str | None = None) -> Source:
     )
 
 
+def open_feed_source(name: str, *, data_dir: str | None = None) -> "Source | Stream":
+    """What `Pipeline` reads, by the names of `open_source`.
+
+    A tensorflow-datasets set keeps its images encoded: in memory where they fit, as a `Stream` of its
+    files otherwise. Everything else is what `open_source` gives.
+
+    Raises:
+        ValueError: as `open_source`.
+    """
+    kind, _, rest = name.partition(":")
+    if kind != "tfds":
+        return open_source(name, data_dir=data_dir)
+    from keras_vit.data.streams import open_tfds
+
+    return open_tfds(rest, data_dir=data_dir)
+
+
 def _npz(name: str) -> Source:
     try:
         # An open file, because np.load leaves one open when it fails.
@@ -259,12 +279,7 @@ def tfds(name: str, *, data_dir: str | None = None) -> Source:
             name, split=split or "train", data_dir=data_dir, with_info=True, download=False
         )
     except Exception as error:
-        # Its errors list every data set there is, or are bare assertions.
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"tfds:{name} has no split {split or 'train'!r} on this machine ({reason}): check the "
-            f"name, and prepare the data with tensorflow_datasets.load({name!r})."
-        ) from None
+        raise tfds_problem(name, split or "train", error) from None
     if not {"image", "label"} <= set(info.features):
         raise ValueError(
             f"tfds:{name} has the features {sorted(info.features)}, but `image` and `label` are needed."
@@ -281,6 +296,16 @@ def tfds(name: str, *, data_dir: str | None = None) -> Source:
             )
     names = tuple(info.features["label"].names)
     return Source(f"tfds:{name}:{split or 'train'}", images, np.array(labels, np.int32), names)
+
+
+def tfds_problem(name: str, split: str, error: Exception) -> ValueError:
+    """What to raise when tensorflow-datasets does not find a set."""
+    # Its errors list every data set there is, or are bare assertions.
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    return ValueError(
+        f"tfds:{name} has no split {split!r} on this machine ({reason}): check the name, and prepare "
+        f"the data with tensorflow_datasets.load({name!r})."
+    )
 
 
 FASHION_MNIST_CLASSES = (

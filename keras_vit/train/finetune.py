@@ -226,20 +226,17 @@ def finetuned_card(
     )
 
 
-def fingerprint(source: Source) -> dict[str, Any]:
-    """What tells one data set from another: counts, and checksums of labels, pixels or file sizes."""
+def fingerprint(source: Any) -> dict[str, Any]:
+    """What tells one data set from another: counts, and checksums of labels, pixels or file sizes.
+
+    Of a stream, which is not read for it, the name and the count.
+    """
+    found = {"name": source.name, "examples": len(source)}
+    if not isinstance(source, Source):
+        return found
     images = source.images
-    if isinstance(images, np.ndarray):
-        content = _crc(images)
-    else:
-        parts = [i if isinstance(i, np.ndarray) else _file_identity(i) for i in images]
-        content = _crc(*parts)
-    return {
-        "name": source.name,
-        "examples": len(source),
-        "labels_crc32": _crc(source.labels),
-        "images_crc32": content,
-    }
+    parts = [images] if isinstance(images, np.ndarray) else map(_content, images)
+    return {**found, "labels_crc32": _crc(source.labels), "images_crc32": _crc(*parts)}
 
 
 def _data(
@@ -329,10 +326,14 @@ def _write(folder: Path, model: VisionModel, report: dict[str, Any]) -> None:
     rundir.finish(folder)
 
 
-def _file_identity(image: Any) -> np.ndarray:
-    """Name and size of a file, enough to notice that a folder has changed."""
-    path = Path(image)
-    return np.frombuffer(f"{path.name}:{path.stat().st_size}".encode(), np.uint8)
+def _content(image: Any) -> np.ndarray:
+    """Pixels or bytes of an image; of a file name and size, enough to notice that a folder changed."""
+    if isinstance(image, np.ndarray):
+        return image
+    if isinstance(image, (str, os.PathLike)):
+        path = Path(image)
+        image = f"{path.name}:{path.stat().st_size}".encode()
+    return np.frombuffer(image, np.uint8)
 
 
 def _crc(*arrays: np.ndarray) -> int:

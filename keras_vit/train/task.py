@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_vit.card import Card
-from keras_vit.data.sources import open_source
+from keras_vit.data.sources import Source, open_feed_source
 from keras_vit.model import VisionModel
 from keras_vit.spec import changed
 from keras_vit.train import overrides, recipes, rundir
@@ -107,8 +107,8 @@ def resolve(
         raise ValueError(
             f"{name} needs training images: give --data folder:PATH or tfds:NAME:SPLIT."
         )
-    held_out = open_source(validation, data_dir=data_dir) if validation else None
-    return Task(name, model, recipe, open_source(data, data_dir=data_dir), held_out, held_out)
+    held_out = open_feed_source(validation, data_dir=data_dir) if validation else None
+    return Task(name, model, recipe, open_feed_source(data, data_dir=data_dir), held_out, held_out)
 
 
 def run_task(
@@ -237,7 +237,7 @@ def _write(task: Task, model: VisionModel, weights: dict[str, Any], out: Path) -
         "parameters": final.spec.num_params,
         "file_bytes": (out / "model.npz").stat().st_size,
     }
-    if task.test is None:
+    if not isinstance(task.test, Source):  # a stream's score is that of the last evaluation
         return found
     shipped = api.load(out / "model.npz")
     measured = evaluate(

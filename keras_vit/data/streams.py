@@ -1,0 +1,178 @@
+"""Data sets that are read from front to back: TFRecord files of tensorflow-datasets, on gs:// too.
+
+Nothing of a stream is in memory but a buffer to shuffle in. In training the order of the files, the
+reading of several at a time and the buffer mix the examples; all of it follows from the seed.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.data.sources import TFDS_MEMORY_LIMIT, Source, tfds_problem
+
+FILES_AT_A_TIME = 16
+RECORDS_AT_A_TIME = 16  # from one file before the next
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """Labelled, encoded images without random access.
+
+    Attributes:
+        name: for reports.
+        size: number of examples.
+        class_names: names in order of the indices.
+        read: `(first, last, seed)` -> tf.data set of the records `first` to `last - 1`: in stored order
+            when `seed` is None, otherwise in a rough order of its own that follows from the two
+            integers `seed`, a tensor.
+        parse: a record -> (bytes of an image file, class index), as scalar tensors.
+        broken: messages about images that could not be read; grows while reading.
+    """
+
+    name: str
+    size: int
+    class_names: tuple[str, ...]
+    read: Callable[[int, int, Any], Any]
+    parse: Callable[[Any], tuple[Any, Any]]
+    broken: list[str] = dataclasses.field(default_factory=list)
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether an example can have several classes: never."""
+        return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Some records of one file: `take` of them after the first `skip`."""
+
+    path: str
+    skip: int
+    take: int
+
+
+def parts_between(parts: Sequence[Part], first: int, last: int) -> list[Part]:
+    """What holds the records `first` to `last - 1` of all those in `parts`."""
+    found, begin = [], 0
+    for part in parts:
+        low, high = max(first - begin, 0), min(last - begin, part.take)
+        if low < high:
+            found.append(Part(part.path, part.skip + low, high - low))
+        begin += part.take
+    return found
+
+
+def read_records(parts: Sequence[Part], first: int, last: int, seed: Any) -> Any:
+    """`Stream.read` of TFRecord files."""
+    import tensorflow as tf
+
+    chosen = parts_between(parts, first, last)
+    columns = [
+        tf.constant([part.path for part in chosen]),
+        *(tf.constant([getattr(p, f) for p in chosen], tf.int64) for f in ("skip", "take")),
+    ]
+
+    def one(path, skip, take):
+        return tf.data.TFRecordDataset(path).skip(skip).take(take)
+
+    if seed is None:
+        return tf.data.Dataset.from_tensor_slices(tuple(columns)).flat_map(one)
+    order = tf.argsort(tf.random.stateless_uniform((len(chosen),), seed, alg="philox"))
+    columns = [tf.gather(column, order) for column in columns]
+    return tf.data.Dataset.from_tensor_slices(tuple(columns)).interleave(
+        one,
+        cycle_length=FILES_AT_A_TIME,
+        block_length=RECORDS_AT_A_TIME,
+        num_parallel_calls=FILES_AT_A_TIME,
+        deterministic=True,
+    )
+
+
+def open_tfds(name: str, *, data_dir: str | None = None) -> Source | Stream:
+    """A tensorflow-datasets set `NAME[:SPLIT]` with `image` and `label`, as its files hold it.
+
+    Up to `TFDS_MEMORY_LIMIT` of encoded images come into memory, with random access; more of them
+    stay where they are.
+
+    Args:
+        name: such as `imagenet2012:train`; slices like `train[:90%]` are split names too.
+        data_dir: where tensorflow-datasets keeps its files, also `gs://bucket/folder`.
+
+    Raises:
+        ValueError: not there, no labelled images, or files that cannot be streamed.
+    """
+    try:
+        import tensorflow_datasets
+    except ImportError:
+        raise ValueError(
+            'tfds: data needs tensorflow-datasets: pip install "keras-vit-zoo[tfds]".'
+        ) from None
+    name, _, split = name.partition(":")
+    split = split or "train"
+    try:
+        info = tensorflow_datasets.builder(name, data_dir=data_dir).info
+        chosen = info.splits[split]
+        parts = [Part(str(f.filename), f.skip, f.take) for f in chosen.file_instructions]
+    except Exception as error:
+        raise tfds_problem(name, split, error) from None
+    class_names = _class_names(name, info.features)
+    if info.file_format.name != "TFRECORD":
+        raise ValueError(
+            f"tfds:{name} is stored as {info.file_format.value}, but only tfrecord files can be "
+            f'streamed: prepare it with tensorflow_datasets.load({name!r}, builder_kwargs={{"file_format": '
+            f'"tfrecord"}}).'
+        )
+
+    def parse(record):
+        skipped = {"image": tensorflow_datasets.decode.SkipDecoding()}
+        example = info.features.deserialize_example(record, decoders=skipped)
+        return example["image"], example["label"]
+
+    stream = Stream(
+        f"tfds:{name}:{split}",
+        chosen.num_examples,
+        class_names,
+        lambda first, last, seed: read_records(parts, first, last, seed),
+        parse,
+    )
+    return in_memory(stream) if _bytes(info, stream.size) <= TFDS_MEMORY_LIMIT else stream
+
+
+def in_memory(stream: Stream) -> Source:
+    """All encoded images of a stream as a source with random access."""
+    examples = stream.read(0, stream.size, None).map(stream.parse).as_numpy_iterator()
+    images, labels = zip(*examples, strict=True)
+    return Source(stream.name, list(images), np.array(labels, np.int32), stream.class_names)
+
+
+def _class_names(name: str, features: Any) -> tuple[str, ...]:
+    if not {"image", "label"} <= set(features):
+        raise ValueError(
+            f"tfds:{name} has the features {sorted(features)}, but `image` and `label` are needed."
+        )
+    if not hasattr(features["label"], "names") or not hasattr(features["image"], "encoding_format"):
+        raise ValueError(
+            f"tfds:{name} has {features['image']} and {features['label']}, but one image and one "
+            f"class for each example are needed."
+        )
+    return tuple(features["label"].names)
+
+
+def _bytes(info: Any, examples: int) -> float:
+    """Size of so many examples, infinite where it is not known."""
+    # A part of a split does not know its size, and asking for that of a thousand files on gs:// takes
+    # a minute: the mean over the whole set is near enough.
+    splits = list(info.splits.values())
+    known = all(split.num_bytes for split in splits)
+    total, count = (sum(getattr(s, f) for s in splits) for f in ("num_bytes", "num_examples"))
+    return examples * total / max(count, 1) if known else float("inf")
