@@ -74,9 +74,9 @@ TASKS = {
     "vit": Task("ViT-Mini/4", COMPARISON),
     "hybrid": Task("R14+ViT-Mini/4", COMPARISON),
     "bit": Task("BiT-Mini", COMPARISON),
-    "ten": Task("ViT-Mini/4", dataclasses.replace(COMPARISON, epochs=6)),
+    "ten": Task("ViT-Mini/4", dataclasses.replace(COMPARISON, epochs=16)),
     "eight": Task(
-        "ViT-Mini/4", dataclasses.replace(COMPARISON, epochs=4, examples=48_000, classes=8), EIGHT
+        "ViT-Mini/4", dataclasses.replace(COMPARISON, epochs=14, examples=48_000, classes=8), EIGHT
     ),
     "ten_40": Task("ViT-Mini/4@fashion_mnist", HIGHER_RESOLUTION),
 }
