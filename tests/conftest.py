@@ -48,6 +48,9 @@ BACKEND_FREE = {
     "test_safetensors.py",
     "test_sources.py",
     "test_spec.py",
+    # Their compilers run in processes of their own, on JAX and on TensorFlow each time.
+    "test_tpu_compile.py",
+    "test_tpu_plan.py",
 }
 # Files about reading and writing weights, which NumPy does on every backend alike: on another than
 # TensorFlow in make test-full only. test_google_npz.py and test_load.py stand for them there.
