@@ -217,8 +217,10 @@ def test_evaluation_gives_the_numbers_of_the_card(name):
     np.testing.assert_array_equal(other[0], want)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 10, 15])
-@pytest.mark.parametrize("pad", [False, True])
+@pytest.mark.parametrize(
+    ("batch_size", "pad"),
+    [(1, False), (3, False), (7, False), (10, False), (15, False), (3, True), (15, True)],
+)
 def test_evaluation_gives_every_example_once_in_order(batch_size, pad):
     feed = evaluation(numbered(10), batch_size=batch_size, pad=pad)
     found = drawn(feed)

@@ -163,12 +163,12 @@ def test_two_hosts_share_out_a_stream(stream):
 # Evaluation
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, COUNT + 5])
-def test_evaluation_reads_a_stream_in_stored_order(stream, batch_size):
+def test_evaluation_reads_a_stream_in_stored_order(stream):
     order = stored_order(stream)
     assert sorted(order) == list(range(COUNT))
-    numbers = numbers_of(drawn(feed_of(stream, batch_size=batch_size)))
-    np.testing.assert_array_equal(numbers, order)
+    for batch_size in (1, 7, COUNT + 5):
+        numbers = numbers_of(drawn(feed_of(stream, batch_size=batch_size)))
+        np.testing.assert_array_equal(numbers, order)
 
 
 def test_two_hosts_evaluate_a_stream_completely(stream):
