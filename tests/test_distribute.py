@@ -38,11 +38,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "", **more}
 
 
-def on_devices(folder: Path, *names: str) -> Path:
+def on_devices(folder: Path, *names: str, backend: str = BACKEND) -> Path:
     """Trains on the devices, in one process."""
     subprocess.run(
         [sys.executable, CHILD, folder, "devices", *names],
-        env=environment(),
+        env=environment(KERAS_BACKEND=backend),
         check=True,
         timeout=1800,
     )
@@ -177,6 +177,13 @@ def test_eight_devices_train_as_one_does_with_the_model_spread_or_not(tmp_path, 
     on_devices(tmp_path, "cpu:8", "cpu:8@2", "cpu:8@2>cpu:8", "cpu:8>cpu:8@4", "cpu:8@2>cpu:1")
     for name in ("cpu:8", "cpu:8@2", "cpu:8@2>cpu:8", "cpu:8>cpu:8@4", "cpu:8@2>cpu:1"):
         assert_same(read(tmp_path / f"{name}.npz"), expected)
+
+
+@pytest.mark.full
+def test_the_other_backend_trains_the_same(tmp_path, expected):
+    other = "jax" if BACKEND == "tensorflow" else "tensorflow"
+    on_devices(tmp_path, "cpu:1", backend=other)
+    assert_same(read(tmp_path / "cpu:1.npz"), expected)
 
 
 # Several hosts ------------------------------------------------------------------------------------

@@ -260,6 +260,15 @@ def test_class_weights_balance_rare_classes():
     np.testing.assert_allclose(means[1], [1 / 3] * 3, atol=0.06)
 
 
+def test_scores_of_averaged_weights_do_not_change_what_is_trained():
+    """Weights and averages change places for a validation, and back."""
+    recipe, losses = changed(epochs=3, average=0.8), []
+    for validation in (None, blobs(9, 1)):
+        done = run.fit(model(), blobs(), recipe, validation=validation, verbose=0)
+        losses.append([epoch["loss"] for epoch in done.history])
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
 def test_half_precision_with_its_loss_scale_resumes_too(tmp_path):
     def make():
         keras.utils.set_random_seed(1)

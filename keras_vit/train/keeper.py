@@ -266,7 +266,7 @@ class Keeper(keras.callbacks.Callback):
         """Exchanges the weights and their averages."""
         self._swapped = not self._swapped
         for weight, average in zip(self.model.trainable_variables, self._averages(), strict=True):
-            kept = keras.ops.convert_to_tensor(weight)
+            kept = keras.ops.copy(weight)  # as a tensor, TensorFlow gives the variable itself
             weight.assign(average)
             average.assign(kept)
 

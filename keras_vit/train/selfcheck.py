@@ -39,8 +39,8 @@ def check_devices(devices: str = "auto", *, model_parallel: int = 1) -> dict[str
             mlp_dim=64,
             num_heads=4,
             num_layers=1,
-            patch_size=8,
-            image_size=32,
+            patch_size=(8, 8),
+            image_size=(32, 32),
             num_classes=2,
         )
         try:
