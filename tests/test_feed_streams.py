@@ -19,6 +19,16 @@ RAW = Preprocessing(mean=(0.0,), std=(1.0,))
 NAMES = ("ant", "bee", "cow")
 
 
+@pytest.fixture(autouse=True, params=[None, 0], ids=["unseeded", "seeded"])
+def global_seed(request, monkeypatch):
+    """`fit` sets the global seed, which some of TensorFlow's functions then treat otherwise."""
+    import tensorflow as tf
+
+    tf.random.set_seed(request.param)
+    yield
+    tf.random.set_seed(None)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> str:
     """A set named `tiny` in three files: each image holds its number, its label is that modulo 3."""

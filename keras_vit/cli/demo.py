@@ -170,6 +170,7 @@ def _finetune(
     """One run, tested: the same images, split, order and recipe for both kinds."""
     import keras
 
+    from keras_vit.data.augment import Augment
     from keras_vit.data.sources import fashion_mnist
     from keras_vit.train.finetune import finetune
 
@@ -187,7 +188,7 @@ def _finetune(
         image_size=plan.image_size,
         from_scratch=kind == "from_scratch",
         recipe=lambda default: dataclasses.replace(
-            default, epochs=plan.epochs, early_stopping=None, augment=("flip", "shift")
+            default, epochs=plan.epochs, early_stopping=None, augment=Augment(flip=True, shift=True)
         ),
         seed=seed,
         force=True,

@@ -159,9 +159,7 @@ def streamed(
         if seeds is None:
             return stream.read(first, end, None)
         records = stream.read(first, end, tf.stack([tf.constant(seeds[0], tf.int64), epoch]))
-        return records.shuffle(buffer, seeds[1] + epoch, reshuffle_each_iteration=False).take(
-            wanted
-        )
+        return _shuffled(records, buffer, seeds[1] + epoch).take(wanted)
 
     def parsed(records):
         examples = records.map(
@@ -182,6 +180,22 @@ def streamed(
         examples = parsed(epochs.flat_map(as_written(epoch_of)).skip(skipped * share.local))
     examples = examples.batch(share.local, drop_remainder=True)
     return tf.data.Dataset.zip((tf.data.Dataset.range(*steps), examples)).map(as_written(rows_of))
+
+
+def _shuffled(records: Any, buffer: int, seed: Any) -> Any:
+    """`Dataset.shuffle`, which does not take a tensor for a seed when there is a global seed as well."""
+    import tensorflow as tf
+
+    made = tf.raw_ops.ShuffleDataset(
+        input_dataset=tf.data.experimental.to_variant(records),
+        buffer_size=tf.constant(buffer, tf.int64),
+        seed=seed,
+        seed2=tf.constant(1, tf.int64),
+        output_types=[tf.string],
+        output_shapes=[()],
+        reshuffle_each_iteration=False,
+    )
+    return tf.data.experimental.from_variant(made, records.element_spec)
 
 
 def as_written(function: Any) -> Any:
