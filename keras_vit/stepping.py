@@ -157,7 +157,7 @@ def _tensorflow_train_step(model: Any, data: Any):
         parts = parts_of(data, count)
 
         def body(i, sums):
-            part = tf.nest.map_structure(lambda x: x[i], parts)
+            part = tf.nest.map_structure(lambda x: None if x is None else x[i], parts)
             found, _ = gradients_of(part)
             return i + 1, [s + tf.cast(g, s.dtype) for s, g in zip(sums, found, strict=True)]
 

@@ -211,3 +211,11 @@ def test_parts_of_a_batch_are_strided_and_equal():
         ValueError, match=r"a batch of 6 examples .* accumulation_steps=4 equal part"
     ):
         parts_of((ops.arange(6),), 4)
+
+
+def test_parts_of_a_batch_without_weights_given_by_hand():
+    # Keras then gives the step a None in place of the weights.
+    model = VisionModel(SPEC)
+    model.compile("sgd", "mse", accumulation_steps=2)
+    x = np.zeros((4, *model.input_shape[1:]), np.float32)
+    assert np.isfinite(model.train_on_batch(x, np.zeros((4, SPEC.num_classes), np.float32)))

@@ -8,10 +8,11 @@ from keras import ops
 from keras_vit.layers.common import PACKAGE
 from keras_vit.layers.conv import StdConv2D
 from keras_vit.layers.norm import GroupNorm
+from keras_vit.layers.remat import Block
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class BottleneckUnit(keras.layers.Layer):
+class BottleneckUnit(Block):
     """1x1, 3x3 and 1x1 convolution around a shortcut: (B, h, w, C) -> (B, h/s, w/s, 4 mid).
 
     The shortcut is projected where the shape changes. The stride is that of the 3x3 convolution.
@@ -74,7 +75,7 @@ class BottleneckUnit(keras.layers.Layer):
         self.gn2.build(inside)
         self.gn3.build(inside if self.preactivation else outside)
 
-    def call(self, x):
+    def call(self, x, training=None):  # Keras tells only a layer that asks, and Block must know
         return self._before(x) if self.preactivation else self._after(x)
 
     def _before(self, x):

@@ -9,6 +9,7 @@ from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.common import PACKAGE, gelu
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.norm import LayerNorm
+from keras_vit.layers.remat import Block
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -176,7 +177,7 @@ class SwiGLU(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class EncoderBlock(keras.layers.Layer):
+class EncoderBlock(Block):
     """x + attention(norm(x)), then x + mlp(norm(x)).
 
     Args:

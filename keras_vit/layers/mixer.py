@@ -6,10 +6,11 @@ from keras import ops
 from keras_vit.layers.common import PACKAGE
 from keras_vit.layers.encoder import MlpBlock, StochasticDepth, maybe_drop
 from keras_vit.layers.norm import LayerNorm
+from keras_vit.layers.remat import Block
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
-class MixerBlock(keras.layers.Layer):
+class MixerBlock(Block):
     """x + mlp over tokens of norm(x), then x + mlp over channels of norm(x): (B, N, D) -> the same.
 
     Args:

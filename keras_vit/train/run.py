@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_vit.data.batches import Batches
 from keras_vit.data.sources import Source
+from keras_vit.layers.remat import set_remat
 from keras_vit.model import VisionModel
 from keras_vit.train.keeper import Keeper
 from keras_vit.train.losses import make_loss
@@ -56,6 +57,7 @@ def compile_for(
             f"{model.name} gives probabilities ({model.spec.classifier_activation}), but training "
             f"needs logits: build or load it with classifier_activation=None."
         )
+    set_remat(model, recipe.remat)
     loss = dataclasses.replace(recipe.loss, kind="sigmoid") if multi_label else recipe.loss
     accuracy = (
         keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)
