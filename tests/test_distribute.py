@@ -77,12 +77,14 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def end(started) -> list[int]:
+def end(started, seconds: float = 1200) -> list[int]:
+    """Exit codes of the processes, which do not outlive the test."""
     try:
-        return [process.wait(timeout=600) for process in started]
+        return [process.wait(timeout=seconds) for process in started]
     finally:
         for process in started:
             process.kill()
+            process.wait()
 
 
 def read(path: Path):
@@ -215,13 +217,16 @@ def test_when_one_worker_is_lost_both_end_and_a_restart_goes_on(tmp_path, expect
     import signal
 
     started = start_workers(tmp_path, pause=5.0)
-    wait_for(lambda: "epoch 0" in (tmp_path / f"log{victim}").read_text(), 300, started)
-    started[victim].send_signal(getattr(signal, sign))
-    lost = time.monotonic()
-    code = started[1 - victim].wait(timeout=120)
-    assert code != 0 and time.monotonic() - lost < 60
-    started[victim].kill()
-    assert end(started)[victim] != 0
+    try:
+        wait_for(lambda: "epoch 0" in (tmp_path / f"log{victim}").read_text(), started)
+        started[victim].send_signal(getattr(signal, sign))
+        lost = time.monotonic()
+        assert started[1 - victim].wait(timeout=120) != 0
+        assert time.monotonic() - lost < 60
+        started[victim].kill()
+    finally:
+        codes = end(started, seconds=10)
+    assert codes[victim] != 0
     assert end(start_workers(tmp_path)) == [0, 0]
     for i in range(2):
         found = read(tmp_path / f"worker{i}.npz")
@@ -229,8 +234,8 @@ def test_when_one_worker_is_lost_both_end_and_a_restart_goes_on(tmp_path, expect
         assert_same(found, expected)
 
 
-def wait_for(condition, seconds: float, started) -> None:
-    until = time.monotonic() + seconds
+def wait_for(condition, started) -> None:
+    until = time.monotonic() + 1200
     while not condition():
         assert time.monotonic() < until and all(p.poll() is None for p in started)
         time.sleep(0.1)
@@ -469,9 +474,11 @@ def test_a_tpu_is_looked_for_here_then_by_name_then_in_the_environment(resolver,
 def test_the_example_for_tpus_runs_with_the_resolver_faked(resolver, monkeypatch, tmp_path):
     import tensorflow as tf
 
-    monkeypatch.setattr(
-        tf.distribute, "TPUStrategy", lambda resolver: tf.distribute.OneDeviceStrategy("/cpu:0")
-    )
+    class Faked(tf.distribute.OneDeviceStrategy):
+        def __init__(self, resolver):
+            super().__init__("/cpu:0")
+
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", Faked)
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(EXAMPLES / "tpu_strategy.py"), run_name="__main__")
     assert resolver.asked == ["local"]
