@@ -123,7 +123,8 @@ def finetune(
 
     def recipe(default: Recipe) -> Recipe:
         made = overrides.apply(default, changes)
-        lines[0].epochs = made.epochs
+        per_epoch = max(1, len(source) // made.batch_size)
+        lines[0].epochs = -(-made.total_steps(per_epoch) // per_epoch)
         log(f"{len(source):,} images of {source.num_classes} classes; {_told(made)}")
         return made
 

@@ -105,8 +105,8 @@ class Batches(keras.utils.PyDataset):
         first = index * self.batch_size + self.shard[0] * local
         picked = self._epoch_order(epoch)[first : first + local]
         rng = np.random.default_rng((self.seed, epoch, index, *self.shard[:1]))
-        images, kept = self._images(picked)
-        images = apply(self.augment, self._augmentable(images), rng)
+        found, kept = self._images(picked)
+        images: Any = apply(self.augment, self._augmentable(found), rng)
         if not len(kept):
             x = np.zeros((0, *self.image_size, self.channels), np.float32)
         elif isinstance(images, np.ndarray):
@@ -164,7 +164,7 @@ class Batches(keras.utils.PyDataset):
 def _padded(x: np.ndarray, y: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A batch filled up to `size` examples, and their weights: 1, and 0 for what was added."""
     missing = size - len(x)
-    weights = np.repeat(np.float32([1.0, 0.0]), [len(x), missing])
+    weights = np.repeat(np.array([1.0, 0.0], np.float32), [len(x), missing])
     x = np.concatenate([x, np.zeros((missing, *x.shape[1:]), x.dtype)])
     return x, np.concatenate([y, np.zeros((missing, *y.shape[1:]), y.dtype)]), weights
 

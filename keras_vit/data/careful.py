@@ -41,7 +41,8 @@ def careful_batch(
         .batch(rows, drop_remainder=True)
         .ignore_errors()  # and no batch comes
     )
-    spec, one = fast.element_spec, tf.function(image, autograph=False)
+    spec: Any = fast.element_spec
+    one = tf.function(image, autograph=False)
     row_spec = tf.nest.map_structure(lambda x: tf.TensorSpec(x.shape[1:], x.dtype), parts)
 
     def slow(*flat):

@@ -49,5 +49,6 @@ def resize(image, size: tuple[int, int]) -> Any:
     """
     import tensorflow as tf
 
-    resized = tf.raw_ops.ResizeBilinear(images=image[None], size=size, half_pixel_centers=True)
-    return tf.cast(tf.ensure_shape(resized[0], (*size, image.shape[-1])), tf.uint8)
+    batch = tf.expand_dims(image, 0)
+    resized = tf.raw_ops.ResizeBilinear(images=batch, size=size, half_pixel_centers=True)
+    return tf.cast(tf.squeeze(resized, 0), tf.uint8)

@@ -5,11 +5,14 @@ of it as a crop needs. What has to be turned (EXIF), converted (CMYK) or unpacke
 goes through `read_image`. Both give the same bytes.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from keras_vit.data.images import MAX_PIXELS, read_image
 
+# Of a JPEG that needs no look at how many pixels that makes: longer ones are left to `read_image`.
+LONGEST = math.isqrt(MAX_PIXELS)
 JPEG_START = b"\xff\xd8\xff"
 # The usual header of a JPEG is shorter than this, and it ends with a start of scan: length, number
 # of components, two bytes for each, and the range of coefficients. (TensorFlow's expressions see
@@ -63,11 +66,10 @@ def _is_plain(contents, shape):
     """Scalar bool: a grey or three-channel JPEG in which nothing has to be turned."""
     import tensorflow as tf
 
-    height, width, components = tf.unstack(tf.cast(shape, tf.int64))
     head = tf.strings.substr(contents, 0, HEADER_BYTES)
     whole = tf.strings.regex_full_match(head, START_OF_SCAN)
     turned = tf.strings.regex_full_match(tf.where(whole, head, contents), ORIENTATION)
-    return (components <= 3) & (height * width <= MAX_PIXELS) & ~turned
+    return tf.reduce_all(shape <= (LONGEST, LONGEST, 3)) & ~turned
 
 
 def decode_jpeg(contents, channels: int, box=None) -> Any:

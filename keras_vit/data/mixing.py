@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import numpy as np
-
 from keras_vit.data.augment import Augment
 from keras_vit.data.distort import inside
 
@@ -41,7 +39,9 @@ def beta(alpha: float, seed) -> Any:
     import tensorflow as tf
 
     # In float64, because with small alphas both numbers are often tiny.
-    a, b = tf.unstack(tf.random.stateless_gamma((2,), seed, np.float64(alpha), dtype=tf.float64))
+    a, b = tf.unstack(
+        tf.random.stateless_gamma((2,), seed, tf.constant(alpha, tf.float64), dtype=tf.float64)
+    )
     return tf.cast(a / (a + b), tf.float32)
 
 

@@ -94,7 +94,7 @@ def picked(
     @functools.lru_cache(2)
     def order(epoch: int) -> np.ndarray:
         # As in Batches, so that both feeds see the examples in the same order.
-        return np.random.default_rng((seed, epoch)).permutation(count)
+        return np.random.default_rng((seed or 0, epoch)).permutation(count)
 
     def indices(step):
         epoch, step = divmod(int(step), per_epoch)

@@ -59,7 +59,9 @@ class TrainingRule:
             shapes["erase"] = (5,)
         rolled = {
             name: tf.random.stateless_uniform(
-                (batch_size, *shape), [stream_of(self.seed, name), step], alg="philox"
+                (batch_size, *shape),
+                tf.stack([tf.constant(stream_of(self.seed, name), tf.int64), step]),
+                alg="philox",
             )
             for name, shape in shapes.items()
         }
@@ -186,4 +188,4 @@ class EvaluationRule:
 
 
 def _normalised(x, how: Preprocessing):
-    return (x - np.float32(how.mean)) / np.float32(how.std)
+    return (x - np.array(how.mean, np.float32)) / np.array(how.std, np.float32)

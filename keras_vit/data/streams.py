@@ -82,11 +82,12 @@ def read_records(parts: Sequence[Part], first: int, last: int, seed: Any) -> Any
         *(tf.constant([getattr(p, f) for p in chosen], tf.int64) for f in ("skip", "take")),
     ]
 
-    def one(path, skip, take):
+    def one(path: Any, skip: Any, take: Any) -> Any:
         return tf.data.TFRecordDataset(path).skip(skip).take(take)
 
     if seed is None:
-        return tf.data.Dataset.from_tensor_slices(tuple(columns)).flat_map(one)
+        stored: Any = tf.data.Dataset.from_tensor_slices(tuple(columns))
+        return stored.flat_map(one)
     order = tf.argsort(tf.random.stateless_uniform((len(chosen),), seed, alg="philox"))
     columns = [tf.gather(column, order) for column in columns]
     return tf.data.Dataset.from_tensor_slices(tuple(columns)).interleave(

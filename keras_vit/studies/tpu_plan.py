@@ -209,7 +209,7 @@ def plan(task: Work, measure: Callable[[int, int], Figures], update: Callable[[]
         recipe=task.recipe.name,
         topology=task.where.name,
         dtype=task.dtype,
-        image_size=tuple(task.spec.image_size),
+        image_size=(task.spec.image_size[0], task.spec.image_size[1]),
         batch_size=task.recipe.batch_size,
         cores=task.where.devices,
         hosts=task.where.hosts,
@@ -282,6 +282,6 @@ def largest(tried: dict[int, Figures], hbm: float) -> int | None:
 def published(task: Work) -> int | None:
     """The paper's TPUv3-core-days of this very run."""
     epochs = task.recipe.epochs
-    is_v3 = task.where.generation.name == "v3"
-    key = (task.model, task.recipe.name, epochs)
-    return PUBLISHED_CORE_DAYS.get(key) if is_v3 else None
+    if task.where.generation.name != "v3" or epochs is None or epochs != int(epochs):
+        return None
+    return PUBLISHED_CORE_DAYS.get((task.model, task.recipe.name, int(epochs)))
