@@ -2,7 +2,7 @@
 
 The plan is a list of runs, {"folder": ..., "sittings": [point, ...]}. Every sitting is a process of its
 own, forked before the backend has started, which ends itself with SIGKILL at its point, goes on to the
-end without one, or gets a signal. Prints for each run how its sittings ended and what came out.
+end without one, or gets a signal. Prints a line for each run: how its sittings ended, what came out.
 """
 
 import contextlib
@@ -126,7 +126,8 @@ def arm(point: dict) -> None:
         file.flush()
 
     def half_rmtree(path, **_):
-        next(Path(path).glob("*.npz")).unlink()
+        for file in Path(path).glob("*.npz"):
+            file.unlink()
 
     def half_append(path, text):
         real_append(path, text[: len(text) // 2])
@@ -201,17 +202,15 @@ def forked(folder: Path, point: dict) -> int:
 
 
 def main(plan: str) -> None:
-    answers = []
     for each in json.loads(Path(plan).read_text()):
         folder, ends = Path(each["folder"]), []
         for point in each["sittings"]:
             code = forked(folder, point)
-            steps = [path.name for path in (folder / "checkpoints").glob("step_*")]
-            ends.append({"code": code, "checkpoints": sorted(steps)})
+            steps = sorted((folder / "checkpoints").glob("step_*"))
+            ends.append({**point, "exit": code, "checkpoints": [int(p.name[5:]) for p in steps]})
         final = folder / "final.json"
         found = json.loads(final.read_text()) if final.is_file() else {}
-        answers.append({**each, "ends": ends, **found})
-    print(json.dumps(answers))
+        print(json.dumps({"ends": ends, **found}), flush=True)
 
 
 if __name__ == "__main__":

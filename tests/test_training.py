@@ -269,6 +269,45 @@ def test_scores_of_averaged_weights_do_not_change_what_is_trained():
     np.testing.assert_allclose(*losses, rtol=1e-6)
 
 
+class Averaging(keras.callbacks.Callback):
+    """The averages of the weights, as NumPy makes them, at the end of each epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.ends = None, []
+
+    def on_train_batch_end(self, batch, logs=None):
+        values = [np.array(w, np.float64) for w in weights(self.model)]
+        before = self.now or values
+        self.now = [0.8 * a + 0.2 * b for a, b in zip(before, values, strict=True)]
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.ends.append(self.now)
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["in a folder", "in memory"])
+def test_the_averages_of_the_best_epoch_are_validated_and_kept(tmp_path, kept):
+    trained, averaging = model(dropout=0.0, stochastic_depth=0.0), Averaging()
+    validation, recipe = blobs(31, 1), changed(epochs=3, average=0.8, base_lr=3e-2)
+    result = run.fit(
+        trained,
+        blobs(),
+        recipe,
+        validation=validation,
+        out=tmp_path if kept else None,
+        verbose=0,
+        callbacks=(averaging,),
+    )
+    expected = averaging.ends[result.best_epoch - 1]
+    for a, b in zip(weights(trained), expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-5)
+    batches = run.feed_for(trained, validation, recipe, training=False)
+    score = trained.evaluate(batches, verbose=0, return_dict=True)
+    assert score["loss"] == pytest.approx(
+        result.history[result.best_epoch - 1]["val_loss"], rel=1e-5
+    )
+
+
 def test_half_precision_with_its_loss_scale_resumes_too(tmp_path):
     def make():
         keras.utils.set_random_seed(1)
