@@ -52,13 +52,17 @@ BACKEND_FREE = {
     "test_tpu_compile.py",
     "test_tpu_plan.py",
 }
-# Files about reading and writing weights, which NumPy does on every backend alike: on another than
-# TensorFlow in make test-full only. test_google_npz.py and test_load.py stand for them there.
+# Files about reading and writing weights and keeping runs, which is the same on every backend: on
+# another than TensorFlow in make test-full only. test_google_npz.py, test_load.py and test_training.py,
+# which resumes runs, stand for them there.
 SAME_ON_EVERY_BACKEND = {
+    "test_checkpoint.py",
     "test_containers.py",
     "test_flexi.py",
     "test_huggingface.py",
     "test_keras_hub.py",
+    "test_robust.py",
+    "test_task.py",
     "test_timm.py",
     "test_variants.py",
 }
@@ -163,7 +167,7 @@ def _reason_to_leave_out(item, wants_full: bool) -> str | None:
         if item.path.name in BACKEND_FREE:
             return "backend-free: already run on TensorFlow"
         if item.path.name in SAME_ON_EVERY_BACKEND and not wants_full:
-            return "reading and writing weights: already run on TensorFlow"
+            return "weights and checkpoints: already run on TensorFlow"
     return None
 
 
