@@ -2,7 +2,7 @@
 
 A JPEG whose pixels TensorFlow and `read_image` agree on is decoded without Python, and only as much
 of it as a crop needs. What has to be turned (EXIF), converted (CMYK) or unpacked (PNG and others)
-goes through `read_image`. Both give the same bytes.
+goes through `read_image`. Both give the same bytes, but for the border of a crop (`decode_jpeg`).
 """
 
 import math
@@ -76,8 +76,9 @@ def decode_jpeg(contents, channels: int, box=None) -> Any:
     """uint8 (h, w, channels) of a plain JPEG, or of the box (y, x, height, width) in it.
 
     The exact inverse cosine transform costs no more than the fast one and gives Pillow's pixels. In a
-    box the last row and column may differ by two grey levels, where colours are stored at half
-    resolution and their neighbours are not decoded.
+    box the first and the last column may differ, by up to 23 grey levels where colours are strong:
+    they are stored at half resolution there, and what lies beside the box is not decoded. The authors'
+    code has that too.
     """
     import tensorflow as tf
 
