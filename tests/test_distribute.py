@@ -19,7 +19,7 @@ from keras_vit.card import Card, Preprocessing
 from keras_vit.layers.preprocessor import preprocess
 from keras_vit.model import VisionModel
 from keras_vit.stepping import Stepping
-from keras_vit.train import distribute, hardware, workers
+from keras_vit.train import distribute_jax, distribute_tf, hardware, workers
 from keras_vit.train.distribute import Placement, open_devices
 
 BACKEND = keras.backend.backend()
@@ -327,7 +327,7 @@ def test_devices_that_are_not_here_are_refused(devices, message, monkeypatch):
     for name in hardware.TPU_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     if BACKEND == "tensorflow":
-        monkeypatch.setattr(distribute, "resolve_tpu", lambda: None)
+        monkeypatch.setattr(distribute_tf, "resolve_tpu", lambda: None)
     with pytest.raises(ValueError, match=message):
         open_devices(devices)
 
@@ -364,7 +364,7 @@ def test_every_variable_that_can_be_spread_is_named():
     """Paths are a contract between the layers and the table."""
     with keras.StatelessScope():  # no values
         paths = [v.path for v in VisionModel(distributed.SPEC).weights]
-    for end in distribute.SPREAD:
+    for end in distribute_jax.SPREAD:
         assert any(path.endswith(end) for path in paths), end
 
 
@@ -458,12 +458,12 @@ def resolver(monkeypatch):
 @pytest.mark.tf_only
 @pytest.mark.case("U03")
 def test_a_tpu_is_looked_for_here_then_by_name_then_in_the_environment(resolver, monkeypatch):
-    assert distribute.resolve_tpu() is not None and resolver.asked == ["local"]
+    assert distribute_tf.resolve_tpu() is not None and resolver.asked == ["local"]
     monkeypatch.setenv("TPU_NAME", "mine")
     for answers in ("mine", None, "nothing"):
         resolver.asked.clear()
         resolver.answers = answers
-        assert (distribute.resolve_tpu() is None) == (answers == "nothing")
+        assert (distribute_tf.resolve_tpu() is None) == (answers == "nothing")
         assert resolver.asked == ["local", "mine", None][: 2 if answers == "mine" else 3]
     monkeypatch.setenv("TPU_WORKER_ID", "0")
     with pytest.warns(UserWarning, match="seems to have a TPU, but the run goes to the CPU"):

@@ -7,7 +7,7 @@ import pytest
 
 from keras_vit import cli
 from keras_vit.cli import doctor
-from keras_vit.train import distribute, hardware, selfcheck
+from keras_vit.train import distribute_tf, hardware, selfcheck
 
 BACKEND = keras.backend.backend()
 
@@ -118,7 +118,7 @@ def test_wheels_that_do_not_belong_together_are_told(machine):
 @pytest.mark.case("U01")
 def test_without_a_tpu_the_check_says_so_in_one_sentence(machine, monkeypatch, capsys):
     machine(BACKEND, TF if BACKEND == "tensorflow" else {**JAX, "libtpu": "0.0.52"})
-    monkeypatch.setattr(distribute, "resolve_tpu", lambda: None)
+    monkeypatch.setattr(distribute_tf, "resolve_tpu", lambda: None)
     assert selfcheck.check_tpu() is False
     printed = capsys.readouterr().out
     assert printed.startswith("no TPU found: ") and printed.count("\n") == 1

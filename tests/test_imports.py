@@ -15,7 +15,7 @@ import keras_vit
 ROWS = (
     ("spec", "card", "layers", "models", "data", "posemb", "stepping", "model"),
     ("zoo",),
-    ("train", "transfer", "pretext", "analysis", "studies"),
+    ("train", "transfer", "pretext", "results", "analysis", "studies"),
     ("export",),
     ("cli", "__main__"),
 )
@@ -24,7 +24,18 @@ TENSORFLOW = ("tensorflow", "ai_edge_litert", "ai_edge_quantizer")
 # The places that may name TensorFlow or what needs it; everything else goes through keras.ops.
 # model.py asks it for devices when it compiles, stepping.py has a step for each backend, cli reports
 # its version; studies lowers TensorFlow's step for TPUs.
-MAY_USE_TENSORFLOW = ("data", "export", "model", "stepping", "train.distribute", "studies", "cli")
+MAY_USE_TENSORFLOW = (
+    "data",
+    "export",
+    "model",
+    "stepping",
+    "train.distribute",
+    "train.distribute_tf",
+    "train.distribute_jax",
+    "train.placement",
+    "studies",
+    "cli",
+)
 
 
 def modules() -> dict[str, Path]:

@@ -150,3 +150,13 @@ def _leave() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(1)
+
+
+def greet(index: int, count: int) -> None:
+    """Says that this process has joined the others, and what a loss means."""
+    # Now, because JAX ends a process that has lost the first one with a message of its own.
+    print(
+        f"worker {index} of {count} has joined; when one ends, all end: {ADVICE}.",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -1,0 +1,1 @@
+"""Seeing inside: filters, positions, attention, as arrays, as figures and as one report."""
