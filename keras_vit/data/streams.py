@@ -5,6 +5,7 @@ reading of several at a time and the buffer mix the examples; all of it follows 
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,6 +51,23 @@ class Stream:
     def multi_label(self) -> bool:
         """Whether an example can have several classes: never."""
         return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How images and classes are read from a set that has no plain `label`.
+
+    Attributes:
+        class_names: names in order of the indices; empty for those of the feature `label`.
+        features: those that `label` needs, as tfds's `PartialDecoding` takes them.
+        label: `features` of one example, as arrays -> class index.
+        pixel_scale: stored pixel values are multiplied by it.
+    """
+
+    class_names: tuple[str, ...] = ()
+    features: dict[str, Any] = dataclasses.field(default_factory=lambda: {"label": True})
+    label: Callable[[Any], Any] = operator.itemgetter("label")
+    pixel_scale: int = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +117,9 @@ def read_records(parts: Sequence[Part], first: int, last: int, seed: Any) -> Any
     )
 
 
-def open_tfds(name: str, *, data_dir: str | None = None) -> Source | Stream:
+def open_tfds(
+    name: str, *, data_dir: str | None = None, reading: Reading | None = None
+) -> Source | Stream:
     """A tensorflow-datasets set `NAME[:SPLIT]` with `image` and `label`, as its files hold it.
 
     Up to `TFDS_MEMORY_LIMIT` of encoded images come into memory, with random access; more of them
@@ -108,6 +128,7 @@ def open_tfds(name: str, *, data_dir: str | None = None) -> Source | Stream:
     Args:
         name: such as `imagenet2012:train`; slices like `train[:90%]` are split names too.
         data_dir: where tensorflow-datasets keeps its files, also `gs://bucket/folder`.
+        reading: where the classes come from when there is no `label`.
 
     Raises:
         ValueError: not there, no labelled images, or files that cannot be streamed.
@@ -126,7 +147,7 @@ def open_tfds(name: str, *, data_dir: str | None = None) -> Source | Stream:
         parts = [Part(str(f.filename), f.skip, f.take) for f in chosen.file_instructions]
     except Exception as error:
         raise tfds_problem(name, split, error) from None
-    class_names = _class_names(name, info.features)
+    class_names = _class_names(name, info.features, reading)
     if info.file_format.name != "TFRECORD":
         raise ValueError(
             f"tfds:{name} is stored as {info.file_format.value}, but only tfrecord files can be "
@@ -134,19 +155,41 @@ def open_tfds(name: str, *, data_dir: str | None = None) -> Source | Stream:
             f'"tfrecord"}}).'
         )
 
-    def parse(record):
-        skipped = {"image": tensorflow_datasets.decode.SkipDecoding()}
-        example = info.features.deserialize_example(record, decoders=skipped)
-        return example["image"], example["label"]
-
     stream = Stream(
         f"tfds:{name}:{split}",
         chosen.num_examples,
         class_names,
         lambda first, last, seed: read_records(parts, first, last, seed),
-        parse,
+        _parser(info.features, reading),
     )
     return in_memory(stream) if _bytes(info, stream.size) <= TFDS_MEMORY_LIMIT else stream
+
+
+def _parser(features: Any, reading: Reading | None) -> Callable[[Any], tuple[Any, Any]]:
+    """`Stream.parse` of a set with these features."""
+    import tensorflow as tf
+    import tensorflow_datasets
+
+    wanted = {"image": True, **(reading.features if reading else {"label": True})}
+    features = tensorflow_datasets.decode.PartialDecoding(wanted).extract_features(features)
+    skipped = {"image": tensorflow_datasets.decode.SkipDecoding()}
+
+    def parse(record):
+        example = dict(features.deserialize_example(record, decoders=skipped))
+        image = example.pop("image")
+        if reading is None:
+            return image, example["label"]
+        if reading.pixel_scale != 1:
+            pixels = tf.io.decode_image(image, expand_animations=False)
+            image = tf.io.encode_png(pixels * tf.cast(reading.pixel_scale, pixels.dtype))
+
+        def label(*values):
+            return np.int64(reading.label(tf.nest.pack_sequence_as(example, values)))
+
+        found = tf.numpy_function(label, tf.nest.flatten(example), tf.int64, stateful=False)
+        return image, tf.ensure_shape(found, ())
+
+    return parse
 
 
 def in_memory(stream: Stream) -> Source:
@@ -156,17 +199,23 @@ def in_memory(stream: Stream) -> Source:
     return Source(stream.name, list(images), np.array(labels, np.int32), stream.class_names)
 
 
-def _class_names(name: str, features: Any) -> tuple[str, ...]:
-    if not {"image", "label"} <= set(features):
+def _class_names(name: str, features: Any, reading: Reading | None) -> tuple[str, ...]:
+    needed = ["image", *(reading.features if reading else ["label"])]
+    if not set(needed) <= set(features):
+        listed = " and ".join(f"`{feature}`" for feature in needed)
         raise ValueError(
-            f"tfds:{name} has the features {sorted(features)}, but `image` and `label` are needed."
+            f"tfds:{name} has the features {sorted(features)}, but {listed} are needed."
         )
-    if not hasattr(features["label"], "names") or not hasattr(features["image"], "encoding_format"):
+    named = bool(reading and reading.class_names)
+    if not hasattr(features["image"], "encoding_format") or not (
+        named or hasattr(features["label"], "names")
+    ):
+        found = [str(features[feature]) for feature in needed]
         raise ValueError(
-            f"tfds:{name} has {features['image']} and {features['label']}, but one image and one "
-            f"class for each example are needed."
+            f"tfds:{name} has {' and '.join(found)}, but one image and one class for each example "
+            f"are needed."
         )
-    return tuple(features["label"].names)
+    return reading.class_names if reading and named else tuple(features["label"].names)
 
 
 def _bytes(info: Any, examples: int) -> float:
