@@ -56,6 +56,7 @@ setup(
     package_data={
         "keras_vit": ["py.typed"],
         "keras_vit.data": ["class_names/*", "fashion_mnist/*"],
+        "keras_vit.results": ["published/*.csv"],
         "keras_vit.zoo": ["cards/*.toml", "embedded/*.npz"],
     },
     install_requires=[
