@@ -153,7 +153,8 @@ def streamed(
 
     first, end = share.part(len(stream))
     wanted = per_epoch * share.local
-    empty = tf.data.Dataset.from_tensors((b"", tf.constant(0, tf.int64), False))
+    label = tf.zeros((stream.num_classes,) if stream.multi_label else (), tf.int64)
+    empty = tf.data.Dataset.from_tensors((b"", label, False))
 
     def epoch_of(epoch):
         if seeds is None:

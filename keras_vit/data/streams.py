@@ -29,6 +29,7 @@ class Stream:
             when `seed` is None, otherwise in a rough order of its own that follows from the two
             integers `seed`, a tensor.
         parse: a record -> (bytes of an image file, class index), as scalar tensors.
+        multi_label: whether an example can have several classes: labels are then (classes,) of 0 and 1.
         broken: messages about images that could not be read; grows while reading.
     """
 
@@ -37,6 +38,7 @@ class Stream:
     class_names: tuple[str, ...]
     read: Callable[[int, int, Any], Any]
     parse: Callable[[Any], tuple[Any, Any]]
+    multi_label: bool = False
     broken: list[str] = dataclasses.field(default_factory=list)
 
     def __len__(self) -> int:
@@ -47,10 +49,24 @@ class Stream:
         """Number of classes."""
         return len(self.class_names)
 
-    @property
-    def multi_label(self) -> bool:
-        """Whether an example can have several classes: never."""
-        return False
+    def renumbered(self, places: np.ndarray, class_names: tuple[str, ...]) -> "Stream":
+        """The same images with other numbers for their classes.
+
+        Args:
+            places: (classes,) the new number of each class.
+            class_names: names in the new order, of which there may be more.
+        """
+        import tensorflow as tf
+
+        if self.multi_label:
+            raise ValueError(f"{self.name} has several labels per image, which keep their numbers.")
+        table = np.asarray(places, np.int64)
+
+        def parse(record):
+            image, label = self.parse(record)
+            return image, tf.gather(tf.constant(table), label)
+
+        return dataclasses.replace(self, parse=parse, class_names=class_names)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +76,15 @@ class Reading:
     Attributes:
         class_names: names in order of the indices; empty for those of the feature `label`.
         features: those that `label` needs, as tfds's `PartialDecoding` takes them.
-        label: `features` of one example, as arrays -> class index.
+        label: `features` of one example, as arrays -> class index, or (classes,) integers.
+        multi_label: whether it gives (classes,).
         pixel_scale: stored pixel values are multiplied by it.
     """
 
     class_names: tuple[str, ...] = ()
     features: dict[str, Any] = dataclasses.field(default_factory=lambda: {"label": True})
     label: Callable[[Any], Any] = operator.itemgetter("label")
+    multi_label: bool = False
     pixel_scale: int = 1
 
 
@@ -160,12 +178,15 @@ def open_tfds(
         chosen.num_examples,
         class_names,
         lambda first, last, seed: read_records(parts, first, last, seed),
-        _parser(info.features, reading),
+        _parser(info.features, reading, len(class_names)),
+        bool(reading and reading.multi_label),
     )
     return in_memory(stream) if _bytes(info, stream.size) <= TFDS_MEMORY_LIMIT else stream
 
 
-def _parser(features: Any, reading: Reading | None) -> Callable[[Any], tuple[Any, Any]]:
+def _parser(
+    features: Any, reading: Reading | None, num_classes: int
+) -> Callable[[Any], tuple[Any, Any]]:
     """`Stream.parse` of a set with these features."""
     import tensorflow as tf
     import tensorflow_datasets
@@ -184,10 +205,10 @@ def _parser(features: Any, reading: Reading | None) -> Callable[[Any], tuple[Any
             image = tf.io.encode_png(pixels * tf.cast(reading.pixel_scale, pixels.dtype))
 
         def label(*values):
-            return np.int64(reading.label(tf.nest.pack_sequence_as(example, values)))
+            return np.asarray(reading.label(tf.nest.pack_sequence_as(example, values)), np.int64)
 
         found = tf.numpy_function(label, tf.nest.flatten(example), tf.int64, stateful=False)
-        return image, tf.ensure_shape(found, ())
+        return image, tf.ensure_shape(found, (num_classes,) if reading.multi_label else ())
 
     return parse
 
