@@ -151,12 +151,7 @@ def open_tfds(
     Raises:
         ValueError: not there, no labelled images, or files that cannot be streamed.
     """
-    try:
-        import tensorflow_datasets
-    except ImportError:
-        raise ValueError(
-            'tfds: data needs tensorflow-datasets: pip install "keras-vit-zoo[tfds]".'
-        ) from None
+    tensorflow_datasets = _tensorflow_datasets()
     name, _, split = name.partition(":")
     split = split or "train"
     try:
@@ -182,6 +177,32 @@ def open_tfds(
         bool(reading and reading.multi_label),
     )
     return in_memory(stream) if _bytes(info, stream.size) <= TFDS_MEMORY_LIMIT else stream
+
+
+def split_sizes(name: str, *, data_dir: str | None = None) -> dict[str, int]:
+    """Number of examples in each split of a tensorflow-datasets set that is prepared here.
+
+    Raises:
+        ValueError: it is not.
+    """
+    tensorflow_datasets = _tensorflow_datasets()
+    try:
+        splits = tensorflow_datasets.builder(name, data_dir=data_dir).info.splits
+    except Exception as error:
+        raise tfds_problem(name, "train", error) from None
+    if not splits:
+        raise tfds_problem(name, "train", ValueError("it was never prepared"))
+    return {split: splits[split].num_examples for split in splits}
+
+
+def _tensorflow_datasets() -> Any:
+    try:
+        import tensorflow_datasets
+    except ImportError:
+        raise ValueError(
+            'tfds: data needs tensorflow-datasets: pip install "keras-vit-zoo[tfds]".'
+        ) from None
+    return tensorflow_datasets
 
 
 def _parser(
