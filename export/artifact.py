@@ -21,7 +21,7 @@ class Artifact:
     Attributes:
         path: the file or folder.
         format: `litert` or `tf_saved_model`.
-        input_shape: (B, H, W, C) of `serving_default`; None is any size.
+        input_shape: (B, H, W, C) of what is run; None is any size.
         outputs: names of what `run` returns.
         run: preprocessed float32 images (B, H, W, C) -> outputs by name, for any B.
         report: what lies beside the artifact, None where nothing does.
@@ -69,12 +69,15 @@ class Artifact:
         return np.ascontiguousarray(images, np.float32)
 
 
-def open_artifact(path: str | Path, *, threads: int = 1) -> Artifact:
+def open_artifact(
+    path: str | Path, *, threads: int = 1, signature: str = "serving_default"
+) -> Artifact:
     """Opens a SavedModel folder or a .tflite file for running.
 
     Args:
         path: what an export of this package (or, for .tflite, of any other) wrote.
         threads: threads of the LiteRT runtime; a SavedModel runs with TensorFlow's.
+        signature: of a SavedModel, for example `features`; a .tflite file has one.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -90,7 +93,7 @@ def open_artifact(path: str | Path, *, threads: int = 1) -> Artifact:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         report = Report.read(path)  # anything else that lies there under this name is not ours
     if path.is_dir() and (path / "saved_model.pb").is_file():
-        return _open_saved_model(path, report)
+        return _open_saved_model(path, signature, report)
     if path.is_file():
         with path.open("rb") as file:
             if file.read(8)[4:] == b"TFL3":
@@ -153,7 +156,7 @@ def _open_litert(path: Path, threads: int, report: Report | None) -> Artifact:
     return Artifact(path, "litert", shape, tuple(signatures[key]["outputs"]), run, report)
 
 
-def _open_saved_model(path: Path, report: Report | None) -> Artifact:
+def _open_saved_model(path: Path, key: str, report: Report | None) -> Artifact:
     try:
         import tensorflow as tf
     except ImportError:
@@ -162,7 +165,7 @@ def _open_saved_model(path: Path, report: Report | None) -> Artifact:
         ) from None
     loaded = tf.saved_model.load(str(path))
     with contextlib.suppress(KeyError):
-        signature = loaded.signatures["serving_default"]  # pyright: ignore[reportAttributeAccessIssue]
+        signature = loaded.signatures[key]  # pyright: ignore[reportAttributeAccessIssue]
         (name, spec), *_ = signature.structured_input_signature[1].items()
 
         def run(images: np.ndarray, loaded=loaded) -> Outputs:
@@ -171,7 +174,7 @@ def _open_saved_model(path: Path, report: Report | None) -> Artifact:
 
         outputs = tuple(signature.structured_outputs)
         return Artifact(path, "tf_saved_model", tuple(spec.shape), outputs, run, report)
-    raise ValueError(f"{path} has no signature serving_default: export it with keras_vit.export.")
+    raise ValueError(f"{path} has no signature {key}: export it with keras_vit.export.")
 
 
 def _activate(logits: np.ndarray, report: Report | None) -> np.ndarray:
