@@ -1,7 +1,9 @@
 """The tf.data feed: which examples a step holds, on every host, and the numbers of evaluation."""
 
+import gc
 import io
 import json
+import weakref
 
 import numpy as np
 import pytest
@@ -354,3 +356,40 @@ def test_channels_that_do_not_fit_are_refused():
 def test_steps_that_do_not_rise_are_refused(steps):
     with pytest.raises(ValueError, match="steps go from 0 up, got"):
         evaluation(numbered(10)).keras_data(*steps)
+
+
+def function_graphs() -> int:
+    gc.collect()
+    return sum(type(thing).__name__ == "FuncGraph" for thing in gc.get_objects())
+
+
+@pytest.mark.parametrize("images", ["arrays", "bytes", "greys"])
+def test_data_sets_that_were_used_are_forgotten(images):
+    """TensorFlow keeps what graphs call: with it went every graph of every epoch, and the images."""
+    source = {
+        "arrays": lambda: noisy(8),
+        "bytes": lambda: some_files(8),
+        "greys": lambda: noisy(8, channels=1),  # read by Python
+    }[images]()
+    feed = training(source)
+    drawn(feed, 0, 1)
+    after_one = function_graphs()
+    for step in range(1, 4):
+        drawn(feed, step, step + 1)
+    assert function_graphs() == after_one
+
+    watched = weakref.ref(feed)
+    del feed, source
+    gc.collect()
+    assert watched() is None
+
+
+def test_a_data_set_that_is_made_of_another_outlives_its_feed():
+    feed = training(some_files(8))
+    expected = drawn(feed, 0, 2)
+    left = feed.keras_data(0, 2).rebatch(feed.batch_size // 2).prefetch(1)
+    batches = iter(left)
+    del feed, left
+    gc.collect()
+    found = [np.asarray(batch[0]) for batch in batches]
+    np.testing.assert_array_equal(np.concatenate(found), np.concatenate([x[0] for x in expected]))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from keras_vit.data.calls import eager_call
 from keras_vit.data.rows import as_written
 
 
@@ -68,7 +69,7 @@ def careful_batch(
         return tf.stack([black if i < 0 else made[i] for i in origin]), tf.constant(origin)
 
     def made_again(*parts):
-        images, origin = tf.py_function(slow, tf.nest.flatten(parts), [spec.dtype, tf.int32])
+        images, origin = eager_call(slow, tf.nest.flatten(parts), [spec.dtype, tf.int32])
         return tf.ensure_shape(images, spec.shape), tf.ensure_shape(origin, (rows,))
 
     return (

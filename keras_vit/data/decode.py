@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from keras_vit.data.calls import numpy_call
 from keras_vit.data.images import MAX_PIXELS, read_image
 
 # Of a JPEG that needs no look at how many pixels that makes: longer ones are left to `read_image`.
@@ -95,9 +96,7 @@ def decode_other(contents, channels: int) -> Any:
     """uint8 (h, w, channels) of any file that `read_image` reads."""
     import tensorflow as tf
 
-    image = tf.numpy_function(
-        lambda data: read_image(data, channels), [contents], tf.uint8, stateful=False
-    )
+    image = numpy_call(lambda data: read_image(data, channels), [contents], tf.uint8)
     return tf.ensure_shape(image, (None, None, channels))
 
 

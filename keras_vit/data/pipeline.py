@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_vit.card import Preprocessing
 from keras_vit.data.augment import Augment
+from keras_vit.data.calls import held_calls, numpy_call
 from keras_vit.data.careful import careful_batch
 from keras_vit.data.images import read_image
 from keras_vit.data.mixing import mix
@@ -176,14 +177,16 @@ class Pipeline:
             )
             return tf.data.Dataset.zip((made, tf.data.Dataset.from_tensors(about)))
 
-        batches = self._rows(start, stop).interleave(
-            as_written(batch_of),
-            cycle_length=BATCHES_AT_A_TIME,
-            block_length=1,
-            num_parallel_calls=BATCHES_AT_A_TIME,
-            deterministic=True,
-        )
-        batches = batches.map(as_written(self._finished))
+        with held_calls() as held:
+            batches = self._rows(start, stop).interleave(
+                as_written(batch_of),
+                cycle_length=BATCHES_AT_A_TIME,
+                block_length=1,
+                num_parallel_calls=BATCHES_AT_A_TIME,
+                deterministic=True,
+            )
+            batches = batches.map(as_written(self._finished))
+        batches.held = held  # as long as this data set, or one that is made of it
         batches = batches.apply(tf.data.experimental.assert_cardinality(stop - start))
         return batches.prefetch(1).with_options(_options(self.threads))
 
@@ -216,7 +219,7 @@ class Pipeline:
         if self._kind == "pixels":
             return self.rule.of_image(payload, dice)
         if self._kind == "python":
-            image = tf.numpy_function(self._pixels, [payload], tf.uint8, False)
+            image = numpy_call(self._pixels, [payload], tf.uint8)
             return self.rule.of_image(tf.ensure_shape(image, (None, None, self.channels)), dice)
         if self._kind == "paths":
             return self.rule.of_bytes(tf.io.read_file(payload), dice)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.data.calls import numpy_call
 from keras_vit.data.sources import Source
 from keras_vit.data.streams import Stream
 
@@ -105,20 +106,17 @@ def picked(
         if kind == "paths":
             return tf.gather(paths, index)
         if kind == "bytes":
-            held = tf.numpy_function(
-                lambda index: np.array([images[i] for i in index], object),
-                [index],
-                tf.string,
-                False,
+            held = numpy_call(
+                lambda index: np.array([images[i] for i in index], object), [index], tf.string
             )
             return tf.ensure_shape(held, (share.rows,))
         if kind == "pixels":
-            held = tf.numpy_function(lambda index: images[index], [index], tf.uint8, False)
+            held = numpy_call(lambda index: images[index], [index], tf.uint8)
             return tf.ensure_shape(held, (share.rows, *np.shape(images)[1:]))
         return index
 
     def rows_of(step):
-        index = tf.ensure_shape(tf.numpy_function(indices, [step], tf.int64, False), (share.rows,))
+        index = tf.ensure_shape(numpy_call(indices, [step], tf.int64), (share.rows,))
         about = {
             "step": step,
             "index": index,

@@ -9,6 +9,7 @@ import numpy as np
 from keras_vit.card import Preprocessing
 from keras_vit.data import crops, decode, distort
 from keras_vit.data.augment import Augment
+from keras_vit.data.calls import numpy_call
 from keras_vit.data.randaugment import rand_augment
 from keras_vit.layers.preprocessor import preprocess
 
@@ -152,9 +153,7 @@ class EvaluationRule:
         if self._kernel():
             return tf.ensure_shape(self._by_kernel(image), shape)
         how, size = self.preprocessing, self.image_size
-        made = tf.numpy_function(
-            lambda image: preprocess(image, size, how), [image], tf.float32, stateful=False
-        )
+        made = numpy_call(lambda image: preprocess(image, size, how), [image], tf.float32)
         return tf.ensure_shape(made, shape)
 
     def _kernel(self) -> bool:
