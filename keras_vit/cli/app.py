@@ -13,6 +13,7 @@ from keras_vit.cli.evaluate import evaluate
 from keras_vit.cli.fetch import fetch, lock
 from keras_vit.cli.finetune import finetune
 from keras_vit.cli.predict import predict
+from keras_vit.cli.probe import probe
 from keras_vit.cli.tpu_plan import tpu_plan
 from keras_vit.cli.train import train
 
@@ -29,6 +30,10 @@ COMMANDS = {
     "evaluate": (
         evaluate,
         "keras-vit evaluate runs/flowers/model.keras --data folder:flowers_test",
+    ),
+    "probe": (
+        probe,
+        "keras-vit probe ViT-B/16 --data folder:flowers --test folder:flowers_test --shots 5,10",
     ),
     "convert": (convert, "keras-vit convert runs/flowers/model.keras flowers.npz"),
     "export": (
