@@ -347,10 +347,6 @@ def test_files_are_decoded_as_everywhere_else(decoders, name):
         np.testing.assert_array_equal(decoder(FILES[name]), read_image(FILES[name], channels))
 
 
-# JPEGs that are decoded in part and store colours at half resolution.
-HALF = ("rgb", "progressive", "upright")
-
-
 def crops_of(decoder, name: str, channels: int):
     """Pairs of a box that was decoded alone, and that box of the whole image."""
     rng, whole = np.random.default_rng(0), read_image(FILES[name], channels)
@@ -364,22 +360,7 @@ def crops_of(decoder, name: str, channels: int):
 def test_a_crop_while_decoding_is_the_crop_of_the_whole(decoders, name):
     for channels, decoder in decoders.items():
         for found, want in crops_of(decoder, name, channels):
-            assert_near(found, want, 255)
-            if name in HALF:
-                found, want = found[1:-1, 1:-1], want[1:-1, 1:-1]
             np.testing.assert_array_equal(found, want)
-
-
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the first and last column of a box lack their neighbours' colours: up to 23 grey levels",
-)
-@pytest.mark.parametrize("name", HALF)
-def test_the_border_of_a_crop_is_within_two_grey_levels(decoders, name):
-    for channels, decoder in decoders.items():
-        for found, want in crops_of(decoder, name, channels):
-            assert_near(found, want, 2)
 
 
 @pytest.mark.parametrize("name", ["rgb", "grey", "turned", "png"])

@@ -2,7 +2,7 @@
 
 A JPEG whose pixels TensorFlow and `read_image` agree on is decoded without Python, and only as much
 of it as a crop needs. What has to be turned (EXIF), converted (CMYK) or unpacked (PNG and others)
-goes through `read_image`. Both give the same bytes, but for the border of a crop (`decode_jpeg`).
+goes through `read_image`. Both give the same bytes.
 """
 
 import math
@@ -45,7 +45,9 @@ def decode(contents, channels: int, crop: Callable[[Any], Any] | None = None) ->
         return tf.cond(_is_plain(contents, shape), lambda: plain(shape), other)
 
     def plain(shape):
-        return decode_jpeg(contents, channels, crop and crop(shape))
+        if crop is None:
+            return decode_jpeg(contents, channels)
+        return decode_box(contents, channels, crop(shape), shape[1])
 
     def other():
         image = decode_other(contents, channels)
@@ -73,22 +75,31 @@ def _is_plain(contents, shape):
     return tf.reduce_all(shape <= (LONGEST, LONGEST, 3)) & ~turned
 
 
-def decode_jpeg(contents, channels: int, box=None) -> Any:
-    """uint8 (h, w, channels) of a plain JPEG, or of the box (y, x, height, width) in it.
+# Always in colour, because the luma of the file is not the grey that `read_image` computes. The exact
+# inverse cosine transform costs no more than the fast one and gives Pillow's pixels.
+JPEG = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
 
-    The exact inverse cosine transform costs no more than the fast one and gives Pillow's pixels. In a
-    box the first and the last column may differ, by up to 23 grey levels where colours are strong:
-    they are stored at half resolution there, and what lies beside the box is not decoded. The authors'
-    code has that too.
+
+def decode_jpeg(contents, channels: int) -> Any:
+    """uint8 (h, w, channels) of a plain JPEG."""
+    import tensorflow as tf
+
+    image = tf.io.decode_jpeg(contents, **JPEG)
+    return image if channels == 3 else _grey(image)
+
+
+def decode_box(contents, channels: int, box, image_width) -> Any:
+    """uint8 (height, width, channels) of the box (y, x, height, width) in a plain JPEG.
+
+    One more column on each side is decoded: where a file holds colours at half resolution, a column
+    takes half of its colour from its neighbour, and without that it would be up to 23 grey levels off.
     """
     import tensorflow as tf
 
-    # Always in colour: the luma of the file is not the grey that `read_image` computes.
-    options = {"channels": 3, "dct_method": "INTEGER_ACCURATE"}
-    if box is None:
-        image = tf.io.decode_jpeg(contents, **options)
-    else:
-        image = tf.io.decode_and_crop_jpeg(contents, box, **options)
+    y, x, height, width = tf.unstack(box)
+    before, after = tf.minimum(x, 1), tf.minimum(image_width - x - width, 1)
+    wider = tf.stack([y, x - before, height, before + width + after])
+    image = tf.io.decode_and_crop_jpeg(contents, wider, **JPEG)[:, before : before + width]
     return image if channels == 3 else _grey(image)
 
 
