@@ -39,14 +39,16 @@ class Seen:
         rollout: (B, h, w) float64, how much the output attends to each patch through all layers.
         maps: (B, layers chosen, heads chosen, h, w) float32, attention weights.
         features: (B, h, w, D) float32, patch tokens after the last norm.
-        query: whose attention `rollout` and `maps` show: `class token`, `first patch`, `mean over
-            patches` (models without class token), or `patch (row, column)` if one was chosen.
+        output: whose attention `rollout` shows, what the model's output is made from: `class token`,
+            `first patch`, or `mean over patches` (models without class token).
+        query: whose attention `maps` shows: the same, or `patch (row, column)` if one was chosen.
     """
 
     distance: np.ndarray | None
     rollout: np.ndarray | None
     maps: np.ndarray | None
     features: np.ndarray | None
+    output: str
     query: str
 
 
@@ -112,8 +114,9 @@ def look(
         if progress is not None:
             progress(len(batch))
     gathered = {part: np.concatenate(arrays) for part, arrays in found.items()}
-    whose = QUERIES[spec.pool] if query is None else f"patch ({query[0]}, {query[1]})"
-    return Seen(**{part: gathered.get(part) for part in PARTS}, query=whose)
+    output = QUERIES[spec.pool]
+    whose = output if query is None else f"patch ({query[0]}, {query[1]})"
+    return Seen(**{part: gathered.get(part) for part in PARTS}, output=output, query=whose)
 
 
 def attention_distance(model: keras.Model, images: Any, *, renormalise: bool = False) -> np.ndarray:

@@ -12,6 +12,7 @@ from keras_vit.cli.doctor import doctor
 from keras_vit.cli.evaluate import evaluate
 from keras_vit.cli.fetch import fetch, lock
 from keras_vit.cli.finetune import finetune
+from keras_vit.cli.inspect import inspect as inspect_model
 from keras_vit.cli.predict import predict
 from keras_vit.cli.probe import probe
 from keras_vit.cli.tpu_plan import tpu_plan
@@ -34,6 +35,10 @@ COMMANDS = {
     "probe": (
         probe,
         "keras-vit probe ViT-B/16 --data folder:flowers --test folder:flowers_test --shots 5,10",
+    ),
+    "inspect": (
+        inspect_model,
+        "keras-vit inspect ViT-B/16 cat.jpg dog.jpg --data folder:pets --out inspection",
     ),
     "convert": (convert, "keras-vit convert runs/flowers/model.keras flowers.npz"),
     "export": (

@@ -108,9 +108,18 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Writes bytes, aside and renamed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     part = path.with_name(f".{path.name}.part")
     with _told(path):
-        part.write_text(text, "utf-8")
+        part.write_bytes(data)
         os.replace(part, path)
 
 
