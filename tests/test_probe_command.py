@@ -1,6 +1,8 @@
 """`keras-vit probe` on the embedded model and on what was exported from it."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,6 +103,18 @@ def test_bad_input_is_one_line(capsys, files):
         code, out, err = call(capsys, MODEL, *data, *options)
         assert (code, out) == (2, "") and message in err and err.count("\n") == 1
     assert shots_option("5, 1,all,5") == [5, 1, None]
+
+
+@pytest.mark.full
+def test_the_example_of_the_documents_runs(tmp_path, monkeypatch, capsys):
+    text = (Path(__file__).parent.parent / "docs" / "transfer.md").read_text("utf-8")
+    section = text.split("## Frozen features")[1].split("\n## ")[0]
+    (block,) = re.findall(r"^```python\n(.*?)^```", section, re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[0] for line in lines] == ["1", "5"] and all(float(x[1]) > 0.5 for x in lines)
+    assert (tmp_path / "features" / "test" / "manifest.json").is_file()
 
 
 @pytest.mark.full
