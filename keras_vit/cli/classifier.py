@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from keras_vit.card import Preprocessing
+from keras_vit.card import Card, Preprocessing
 from keras_vit.cli.common import is_exported
 
 Model = Annotated[
@@ -35,6 +35,7 @@ class Classifier:
         image_size, channels, preprocessing: what it takes.
         class_names: of its outputs, in order.
         sigmoid: whether an image can have several classes.
+        card: of the checkpoint, None where nothing is known of it.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Classifier:
     preprocessing: Preprocessing
     class_names: tuple[str, ...]
     sigmoid: bool
+    card: Card | None = None
 
 
 def open_classifier(name: str, image_size: tuple[int, int] | None = None) -> Classifier:
@@ -76,6 +78,7 @@ def open_classifier(name: str, image_size: tuple[int, int] | None = None) -> Cla
         preprocessing=model.preprocessing,
         class_names=model.class_names,
         sigmoid=model.spec.classifier_activation == "sigmoid",
+        card=model.card,
     )
 
 
@@ -99,4 +102,5 @@ def _exported(name: str) -> Classifier:
         preprocessing=Preprocessing(**card.get("preprocessing", {})),
         class_names=tuple(artifact.report.class_names),
         sigmoid=spec["classifier_activation"] == "sigmoid",
+        card=Card.from_dict(card) if card else None,
     )

@@ -3,6 +3,7 @@
 import re
 
 from keras_vit.results.store import Result
+from keras_vit.transfer.vtab.tasks import GROUPS, TASKS
 from keras_vit.zoo.names import resolve
 
 DATA_SETS = {
@@ -16,29 +17,8 @@ DATA_SETS = {
     "VTAB": ("vtab", "vtab1k", "mean"),
 }
 VTAB_GROUPS = {
-    "VTAB natural": (*("Caltech101", "CIFAR-100", "DTD", "Flowers102", "Pets", "Sun397", "SVHN"),),
-    "VTAB specialized": ("Camelyon", "EuroSAT", "Resisc45", "Retinopathy"),
-    "VTAB structured": (
-        *("Clevr-Count", "Clevr-Dist", "DMLab", "dSpr-Loc", "dSpr-Ori", "KITTI-Dist"),
-        *("sNORB-Azim", "sNORB-Elev"),
-    ),
-}
-VTAB_TASKS = tuple(task for tasks in VTAB_GROUPS.values() for task in tasks)
-# Other names of the tasks, tensorflow-datasets' and the benchmark's own.
-_VTAB_ALIASES = {
-    "CIFAR-100": ("cifar",),
-    "Flowers102": ("oxford_flowers102",),
-    "Pets": ("oxford_iiit_pet",),
-    "SVHN": ("svhn_cropped",),
-    "Camelyon": ("patch_camelyon",),
-    "Retinopathy": ("diabetic_retinopathy", "diabetic_retinopathy_detection"),
-    "Clevr-Count": ("clevr_count_all", "clevr_count"),
-    "Clevr-Dist": ("clevr_closest_object_distance", "clevr_distance"),
-    "dSpr-Loc": ("dsprites_location", "dsprites_label_x_position"),
-    "dSpr-Ori": ("dsprites_orientation", "dsprites_label_orientation"),
-    "KITTI-Dist": ("kitti_distance", "kitti_closest_vehicle_distance", "kitti"),
-    "sNORB-Azim": ("smallnorb_azimuth", "smallnorb_label_azimuth"),
-    "sNORB-Elev": ("smallnorb_elevation", "smallnorb_label_elevation"),
+    f"VTAB {group}": tuple(task.title for task in TASKS.values() if task.group == group)
+    for group in GROUPS
 }
 _METRICS = {"real": "ReaL", "exaflops": "exaFLOPs", "tpuv3_core_days": "TPUv3-core-days"}
 _PRETRAINING = {"in1k": "ImageNet", "in21k": "ImageNet-21k"}
@@ -49,8 +29,12 @@ def _fold(name: str) -> str:
 
 
 _BY_DATA = {_fold(alias): name for name, aliases in DATA_SETS.items() for alias in (name, *aliases)}
-_BY_TASK = {
-    _fold(alias): task for task in VTAB_TASKS for alias in (task, *_VTAB_ALIASES.get(task, ()))
+_BY_TASK = {_fold(alias): t.title for t in TASKS.values() for alias in (t.name, t.title)}
+# Sets with one task can go by the name of the set.
+_BY_TASK |= {
+    _fold(data.partition("/")[0]): titles[0]
+    for data in (t.data for t in TASKS.values())
+    if len(titles := [t.title for t in TASKS.values() if t.data == data]) == 1
 }
 
 

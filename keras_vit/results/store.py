@@ -10,6 +10,7 @@ import datetime
 import fcntl
 import io
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,23 @@ def read(path: Path) -> list[Result]:
                 f"line {number} of {path} is no result ({error}): remove it, or name another file."
             ) from None
     return rows
+
+
+def check(path: Path) -> None:
+    """Refuses a store that cannot be written or is none, before any work is done.
+
+    Raises:
+        ValueError: another suffix, or a line that is no result.
+        OSError: it cannot be written.
+    """
+    path = Path(path)
+    if path.suffix != ".jsonl":
+        raise ValueError(f"a store of results is a .jsonl file, got {path}.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
+    if path.exists():
+        read(path)
 
 
 def add(path: Path, results: Iterable[Result]) -> list[Result]:

@@ -11,11 +11,12 @@ from keras_vit.results.store import Result
 
 MISSING = "–"
 REPETITION = "seed"  # a setting of which repetitions have different values
+SUMMARY = "seeds"  # a setting of what is the mean over them already
 SPREADS = ("std", "interval", None)
 FROM = "from"
 HERE = "measured here"
 # Studies of frozen features, whose accuracies mean something else than those of a whole model.
-FROZEN = ("fewshot", "knn", "linear", "posemb")
+FROZEN = ("fewshot", "knn", "probe", "posemb")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +77,7 @@ def pivot(
     """One row for each value of the index, one column for each data set.
 
     Several results in one cell are taken for repetitions: the cell has their mean and their sample
-    standard deviation.
+    standard deviation. Where one of them is a mean over seeds already, it stands for all.
 
     Args:
         results: rows come in the order in which they first occur here.
@@ -256,6 +257,8 @@ def _cells(
 
 
 def _combined(results: list[Result]) -> Result:
+    # A row that is a mean over seeds itself stands for the rows of its seeds.
+    results = [r for r in results if SUMMARY in r.settings] or results
     if len(results) == 1:
         return results[0]
     values = [r.value for r in results]

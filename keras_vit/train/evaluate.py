@@ -4,18 +4,22 @@ import dataclasses
 import math
 import time
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 
 from keras_vit.card import Preprocessing
 from keras_vit.data.batches import Batches
+from keras_vit.data.pipeline import Pipeline
 from keras_vit.data.sources import Source
+from keras_vit.data.streams import Stream
 
+Data = TypeVar("Data", Source, Stream)
 Predict = Callable[[np.ndarray], np.ndarray]
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 THRESHOLD = 0.5  # a label of a multi-label target counts as predicted from here on
+CONFUSION_LIMIT = 5000  # classes; a matrix of more would take more memory than the model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Evaluation:
         interval: 95 % interval of it, for this many independent images (Wilson).
         top5: share of images with the right class among the first five; None below five classes.
         mean_average_precision: over the classes that occur (multi-label only).
-        confusion: counts, [true class][predicted class]; None for multi-label targets.
+        confusion: counts, [true class][predicted class]; None for multi-label targets, and for
+            more than 5,000 classes.
         per_class: one score per class, in order.
         seconds: of reading and predicting.
     """
@@ -85,7 +90,7 @@ class Evaluation:
 
 def evaluate(
     predict: Predict,
-    source: Source,
+    source: Source | Stream,
     *,
     image_size: tuple[int, int],
     channels: int,
@@ -94,6 +99,8 @@ def evaluate(
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Runs a classifier on every image of a source once and scores it.
+
+    Of single-label data only counts are kept, so the memory does not grow with the images.
 
     Args:
         predict: preprocessed float32 images (B, H, W, C) -> probabilities (B, classes).
@@ -106,39 +113,155 @@ def evaluate(
         ValueError: no image can be read, or the number of classes differs.
     """
     started = time.monotonic()
-    batches = Batches(source, image_size, channels, preprocessing, batch_size=batch_size)
-    found, truth = [], []
-    for index in range(len(batches)):
-        images, targets = batches[index][:2]
+    scores = SetScores() if source.multi_label else ClassScores(source.num_classes)
+    feed = batches_of(source, image_size, channels, preprocessing, batch_size, progress)
+    for probabilities, targets in predictions(predict, feed, source):
+        scores.add(probabilities, targets)
+    return scores.evaluation(source, time.monotonic() - started)
+
+
+def batches_of(
+    source: Source | Stream,
+    image_size: tuple[int, int],
+    channels: int,
+    preprocessing: Preprocessing,
+    batch_size: int = 64,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Every readable image of a source once, in order: images (B, H, W, C), targets (B, classes).
+
+    Batches are never empty; images that cannot be read are noted in `source.broken`.
+
+    Raises:
+        ValueError: no image can be read.
+    """
+    kind = Pipeline if isinstance(source, Stream) else Batches
+    feed = kind(source, image_size, channels, preprocessing, batch_size=batch_size)
+    found = 0
+    for index, (images, targets) in enumerate(_in_order(feed)):
         if len(images):
-            probabilities = np.asarray(predict(images), np.float64)
-            if probabilities.shape != targets.shape:
-                raise ValueError(
-                    f"the model gives {probabilities.shape[-1]} classes, but {source.name} has "
-                    f"{source.num_classes}: fine-tune the model for them, or pick classes of the data."
-                )
-            found.append(probabilities)
-            truth.append(targets)
+            found += len(images)
+            yield images, targets
         if progress:
             progress(min((index + 1) * batch_size, len(source)), len(source))
     if not found:
         raise ValueError(f"none of the {len(source)} images of {source.name} can be read.")
-    probabilities, targets = np.concatenate(found), np.concatenate(truth)
-    score = _score_sets if source.multi_label else _score_classes
-    right, top5, confusion, per_class = score(probabilities, targets, source.class_names)
-    precisions = [s.average_precision for s in per_class if s.average_precision is not None]
-    return Evaluation(
-        data=source.name,
-        examples=len(targets),
-        broken=tuple(source.broken),
-        accuracy=float(right.mean()),
-        interval=wilson(int(right.sum()), len(right)),
-        top5=top5,
-        mean_average_precision=float(np.mean(precisions)) if precisions else None,
-        confusion=confusion,
-        per_class=per_class,
-        seconds=time.monotonic() - started,
-    )
+
+
+def _in_order(feed: Batches | Pipeline) -> Iterator[tuple[np.ndarray, ...]]:
+    if isinstance(feed, Pipeline):
+        yield from feed.keras_data().as_numpy_iterator()
+    else:
+        yield from (feed[index][:2] for index in range(len(feed)))
+
+
+def predictions(
+    predict: Predict, feed: Iterator[tuple[np.ndarray, np.ndarray]], source: Source | Stream
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What a classifier says to each batch: float64 probabilities and targets (B, classes).
+
+    Raises:
+        ValueError: the number of classes differs.
+    """
+    for images, targets in feed:
+        probabilities = np.asarray(predict(images), np.float64)
+        if probabilities.shape != targets.shape:
+            raise ValueError(
+                f"the model gives {probabilities.shape[-1]} classes, but {source.name} has "
+                f"{source.num_classes}: fine-tune the model for them, or pick classes of the data."
+            )
+        yield probabilities, targets
+
+
+class ClassScores:
+    """Counts of single-label predictions, batch by batch."""
+
+    def __init__(self, num_classes: int):
+        self.examples = self.right = self.right5 = 0
+        self.both = np.zeros(num_classes, int)
+        self.predicted = np.zeros(num_classes, int)
+        self.truth = np.zeros(num_classes, int)
+        small = num_classes <= CONFUSION_LIMIT
+        self.confusion = np.zeros((num_classes, num_classes), int) if small else None
+
+    def add(self, probabilities: np.ndarray, targets: np.ndarray) -> None:
+        """Counts a batch: probabilities and one-hot targets (B, classes)."""
+        truth, first = targets.argmax(axis=1), ranking(probabilities)
+        hit = first[:, 0] == truth
+        self.examples += len(truth)
+        self.right += int(hit.sum())
+        self.right5 += int((first == truth[:, None]).any(axis=1).sum())
+        for counts, classes in (
+            (self.both, truth[hit]),
+            (self.predicted, first[:, 0]),
+            (self.truth, truth),
+        ):
+            np.add.at(counts, classes, 1)
+        if self.confusion is not None:
+            np.add.at(self.confusion, (truth, first[:, 0]), 1)
+
+    def evaluation(self, source: Source | Stream, seconds: float) -> Evaluation:
+        """What the counts come to."""
+        names, n = source.class_names, self.examples
+        counts = self.confusion
+        return Evaluation(
+            data=source.name,
+            examples=n,
+            broken=tuple(source.broken),
+            accuracy=self.right / n,
+            interval=wilson(self.right, n),
+            top5=self.right5 / n if len(names) >= 5 else None,
+            mean_average_precision=None,
+            confusion=None if counts is None else tuple(tuple(map(int, row)) for row in counts),
+            per_class=tuple(
+                _class_score(name, self.both[i], self.predicted[i], self.truth[i])
+                for i, name in enumerate(names)
+            ),
+            seconds=seconds,
+        )
+
+
+class SetScores:
+    """Multi-label predictions, all of which are kept, because precision is averaged over a ranking."""
+
+    def __init__(self):
+        self.probabilities: list[np.ndarray] = []
+        self.targets: list[np.ndarray] = []
+
+    def add(self, probabilities: np.ndarray, targets: np.ndarray) -> None:
+        """Keeps a batch: probabilities and targets of 0 and 1 (B, classes)."""
+        self.probabilities.append(probabilities)
+        self.targets.append(targets)
+
+    def evaluation(self, source: Source | Stream, seconds: float) -> Evaluation:
+        """Scores what was kept."""
+        probabilities = np.concatenate(self.probabilities)
+        predicted, truth = probabilities >= THRESHOLD, np.concatenate(self.targets) > 0
+        per_class = []
+        for i, name in enumerate(source.class_names):
+            both = (predicted[:, i] & truth[:, i]).sum()
+            score = _class_score(name, both, predicted[:, i].sum(), truth[:, i].sum())
+            precision = average_precision(probabilities[:, i], truth[:, i])
+            per_class.append(dataclasses.replace(score, average_precision=precision))
+        precisions = [s.average_precision for s in per_class if s.average_precision is not None]
+        right = (predicted == truth).all(axis=1)
+        return Evaluation(
+            data=source.name,
+            examples=len(right),
+            broken=tuple(source.broken),
+            accuracy=float(right.mean()),
+            interval=wilson(int(right.sum()), len(right)),
+            top5=None,
+            mean_average_precision=float(np.mean(precisions)) if precisions else None,
+            confusion=None,
+            per_class=tuple(per_class),
+            seconds=seconds,
+        )
+
+
+def ranking(probabilities: np.ndarray, first: int = 5) -> np.ndarray:
+    """(B, first) classes by falling probability; of equal ones the lower number comes first."""
+    return np.argsort(-probabilities, axis=1, kind="stable")[:, :first]
 
 
 def wilson(right: int, total: int) -> tuple[float, float]:
@@ -154,7 +277,7 @@ def wilson(right: int, total: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def align(source: Source, class_names: tuple[str, ...]) -> Source:
+def align(source: Data, class_names: tuple[str, ...]) -> Data:
     """The source with its labels renumbered to the classes of a model.
 
     Classes are matched by name; the data may have fewer than the model. When not one name is in
@@ -181,6 +304,8 @@ def align(source: Source, class_names: tuple[str, ...]) -> Source:
             f"{_some(class_names)}. Fine-tune it for them, or pick classes of the data."
         )
     places = np.array([index[name] for name in source.class_names])
+    if isinstance(source, Stream):
+        return source.renumbered(places, tuple(class_names))
     if source.multi_label:
         labels = np.zeros((len(source), len(class_names)), source.labels.dtype)
         labels[:, places] = source.labels
@@ -205,33 +330,6 @@ def average_precision(scores: np.ndarray, positive: np.ndarray) -> float | None:
     last = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))  # last of each tie
     hits = np.cumsum(positive[order])[last]
     return float(np.sum(np.diff(hits, prepend=0) * hits / (last + 1)) / positive.sum())
-
-
-def _score_classes(probabilities, targets, names):
-    truth = targets.argmax(axis=1)
-    order = np.argsort(-probabilities, axis=1, kind="stable")
-    right = order[:, 0] == truth
-    top5 = None
-    if len(names) >= 5:
-        top5 = float((order[:, :5] == truth[:, None]).any(axis=1).mean())
-    counts = np.zeros((len(names), len(names)), int)
-    np.add.at(counts, (truth, order[:, 0]), 1)
-    per_class = tuple(
-        _class_score(name, counts[i, i], counts[:, i].sum(), counts[i].sum())
-        for i, name in enumerate(names)
-    )
-    return right, top5, tuple(tuple(map(int, row)) for row in counts), per_class
-
-
-def _score_sets(probabilities, targets, names):
-    predicted, truth = probabilities >= THRESHOLD, targets > 0
-    per_class = []
-    for i, name in enumerate(names):
-        both = (predicted[:, i] & truth[:, i]).sum()
-        score = _class_score(name, both, predicted[:, i].sum(), truth[:, i].sum())
-        precision = average_precision(probabilities[:, i], truth[:, i])
-        per_class.append(dataclasses.replace(score, average_precision=precision))
-    return (predicted == truth).all(axis=1), None, None, tuple(per_class)
 
 
 def _class_score(name: str, both: int, predicted: int, examples: int) -> ClassScore:
