@@ -15,6 +15,8 @@ from keras_vit.cli.finetune import finetune
 from keras_vit.cli.inspect import inspect as inspect_model
 from keras_vit.cli.predict import predict
 from keras_vit.cli.probe import probe
+from keras_vit.cli.reproduce import reproduce
+from keras_vit.cli.results import results
 from keras_vit.cli.tpu_plan import tpu_plan
 from keras_vit.cli.train import train
 
@@ -40,6 +42,11 @@ COMMANDS = {
         inspect_model,
         "keras-vit inspect ViT-B/16 cat.jpg dog.jpg --data folder:pets --out inspection",
     ),
+    "reproduce": (
+        reproduce,
+        "keras-vit reproduce ViT-B/16@augreg_in21k_ft_in1k_384 --data tfds:imagenet2012:validation",
+    ),
+    "results": (results, "keras-vit results results.jsonl --table 5"),
     "convert": (convert, "keras-vit convert runs/flowers/model.keras flowers.npz"),
     "export": (
         export,
