@@ -19,6 +19,7 @@ from keras_vit.cli.reproduce import reproduce
 from keras_vit.cli.results import results
 from keras_vit.cli.tpu_plan import tpu_plan
 from keras_vit.cli.train import train
+from keras_vit.cli.vtab import vtab
 
 COMMANDS = {
     "list": (list_models, 'keras-vit list "ViT-B*" --pretrained'),
@@ -54,6 +55,7 @@ COMMANDS = {
     ),
     "doctor": (doctor, "keras-vit doctor"),
     "train": (train, "keras-vit train fashion_mnist/ten --out runs/ten"),
+    "vtab": (vtab, "keras-vit vtab ViT-L/16@imagenet21k --data-dir ~/tfds --out runs/vtab"),
     "tpu-plan": (
         tpu_plan,
         "keras-vit tpu-plan ViT-L/16 --topology v3-8 --recipe paper/imagenet21k",

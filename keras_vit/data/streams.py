@@ -225,8 +225,8 @@ def _parser(
             pixels = tf.io.decode_image(image, expand_animations=False)
             image = tf.io.encode_png(pixels * tf.cast(reading.pixel_scale, pixels.dtype))
 
-        def label(*values):
-            return np.asarray(reading.label(tf.nest.pack_sequence_as(example, values)), np.int64)
+        def label(*values, recipe=reading.label):
+            return np.asarray(recipe(tf.nest.pack_sequence_as(example, values)), np.int64)
 
         found = tf.numpy_function(label, tf.nest.flatten(example), tf.int64, stateful=False)
         return image, tf.ensure_shape(found, (num_classes,) if reading.multi_label else ())

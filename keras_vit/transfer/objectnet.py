@@ -171,7 +171,7 @@ def hits(scores: np.ndarray, right: np.ndarray, top: int = 1) -> np.ndarray:
             f"shape {scores.shape}."
         )
     first = np.argsort(-scores, axis=1, kind="stable")[:, :top]
-    return np.take_along_axis(right, first, axis=1).any(axis=1)
+    return np.asarray(np.take_along_axis(right, first, axis=1).any(axis=1))
 
 
 @dataclasses.dataclass(frozen=True)

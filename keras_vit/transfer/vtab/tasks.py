@@ -163,6 +163,20 @@ def split_text(splits: Splits, split: str, counts: Mapping[str, int]) -> str:
     return {"train800": train, "val200": validation}.get(split, f"{train}+{validation}")
 
 
+def check_task(name: str, *, data_dir: str | None = None) -> None:
+    """Checks that the data of a task is prepared and large enough, without reading it.
+
+    Raises:
+        ValueError: no such task, or it is not.
+    """
+    from keras_vit.data.streams import split_sizes
+
+    task = find(name)
+    sizes = split_sizes(task.data, data_dir=data_dir)
+    for split in SPLITS:
+        split_text(task.splits, split, sizes)
+
+
 def open_task(name: str, split: str, *, data_dir: str | None = None) -> "Source | Stream":
     """Images and classes of a task, from files that tensorflow-datasets has prepared.
 

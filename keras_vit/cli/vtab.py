@@ -1,0 +1,133 @@
+"""`vtab`: a model fine-tuned on the tasks of VTAB-1k, beside the paper's."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keras_vit.cli.common import (
+    Answer,
+    Force,
+    Set,
+    command_line,
+    interrupted_run,
+    leaving_on_sigterm,
+    log,
+)
+
+
+def vtab(
+    model: Annotated[
+        str, typer.Argument(help="A name (ViT-L/16@imagenet21k), or a file.", show_default=False)
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="Folder for the tasks and their results.", show_default=False),
+    ],
+    tasks: Annotated[
+        str | None,
+        typer.Option("--tasks", help="Some of the 19, or a group: natural,dmlab; all by default."),
+    ] = None,
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", help="Where tensorflow-datasets keeps its files.")
+    ] = None,
+    protocol: Annotated[
+        str,
+        typer.Option(
+            "--protocol",
+            help="train800val200 measures on the test images; train800 on 200 of the 1,000.",
+        ),
+    ] = "train800val200",
+    more: Set = None,
+    seed: Annotated[int, typer.Option("--seed", help="Of everything random.")] = 0,
+    devices: Annotated[
+        str,
+        typer.Option(
+            "--devices", help="auto, cpu, gpu, tpu, multi-worker, or a number of them: gpu:2."
+        ),
+    ] = "auto",
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="A few steps of a tiny network on made-up images.")
+    ] = False,
+    force: Force = False,
+) -> Answer:
+    """Fine-tune a model on VTAB-1k: 19 tasks of 1,000 images, with the means of the paper's Table 9.
+
+    Tasks that are finished in the folder are not run again: run the same command again to go on after an
+    interruption, or with other tasks to add them. The data must be prepared by tensorflow-datasets.
+    """
+    from keras_vit.train.distribute import open_devices
+
+    placement = open_devices(devices)
+    from keras_vit.cli.progress import EpochLines
+    from keras_vit.results.tables import beside_published
+    from keras_vit.train.preemption import Preempted
+    from keras_vit.transfer.vtab.means import means
+    from keras_vit.transfer.vtab.run import RESULTS, run_vtab
+    from keras_vit.transfer.vtab.tasks import TASKS
+
+    chosen = named(tasks)
+    lines: list[EpochLines] = []
+    at: list[str] = []
+
+    def callbacks(name: str, epochs: int) -> tuple[EpochLines, ...]:
+        for line in lines:
+            line.stop()
+        at.append(name)
+        log(f"{name} ({chosen.index(name) + 1} of {len(chosen)} tasks): {epochs} epochs")
+        lines.append(EpochLines(epochs))
+        return (lines[-1],)
+
+    try:
+        with leaving_on_sigterm(out):
+            rows = run_vtab(
+                model,
+                out,
+                placement=placement,
+                tasks=chosen,
+                protocol=protocol,
+                data_dir=data_dir,
+                changes=more or (),
+                seed=seed,
+                smoking=smoke,
+                force=force,
+                command=command_line(),
+                callbacks=callbacks,
+            )
+    except KeyboardInterrupt:
+        raise interrupted_run(out / at[-1] if at else out) from None
+    except Preempted as stopped:
+        return Answer({"out": str(out), "preempted": str(stopped)}, (str(stopped),))
+    finally:
+        for line in lines:
+            line.stop()
+    titles = {f"VTAB {task.title}": name for name, task in TASKS.items()}
+    found = means({titles[row.data]: row.value for row in rows})
+    data = {
+        "out": str(out),
+        "results": [row.to_dict() for row in rows],
+        "means": dataclasses.asdict(found),
+    }
+    beside = beside_published("9", rows).markdown().rstrip("\n")
+    return Answer(data, (beside, "", f"written: {out / RESULTS} and a report for each task"))
+
+
+def named(text: str | None) -> tuple[str, ...]:
+    """The tasks that a comma-separated list of tasks and groups names, in the paper's order.
+
+    Raises:
+        ValueError: there is no such task or group.
+    """
+    from keras_vit.transfer.vtab.tasks import GROUPS, TASKS, find
+
+    if text is None:
+        return tuple(TASKS)
+    wanted = set()
+    for word in (part.strip() for part in text.split(",")):
+        group = {name for name, task in TASKS.items() if task.group == word}
+        if word in GROUPS:
+            wanted |= group
+        else:
+            wanted.add(find(word).name)
+    return tuple(name for name in TASKS if name in wanted)
