@@ -8,6 +8,8 @@ Source: Beyer et al., Are we done with ImageNet? (arXiv 2006.07159), google-rese
 import json
 import os
 import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -88,18 +90,28 @@ def coded(real: Labels, file_name: str | bytes | os.PathLike, label: int) -> np.
     Raises:
         ValueError: the file name has no number, or there are no labels for it.
     """
+    chosen = real[number_of(file_name, len(real)) - 1]
+    labels = np.zeros(CLASSES, np.int8)
+    labels[list(chosen)] = _REAL
+    labels[label] += _ORIGINAL
+    return labels
+
+
+def number_of(file_name: str | bytes | os.PathLike, count: int) -> int:
+    """The number of a validation image, from 1 to `count`, by the name of its file.
+
+    Raises:
+        ValueError: the file name has no such number.
+    """
     name = os.path.basename(os.fsdecode(file_name))
     found = _NUMBER.search(name)
     number = int(found[1]) if found else 0
-    if not 1 <= number <= len(real):
+    if not 1 <= number <= count:
         raise ValueError(
             f"{name} is no validation image of ImageNet (ILSVRC2012_val_00000001 to "
-            f"ILSVRC2012_val_{len(real):08d}), so ReaL has no labels for it."
+            f"ILSVRC2012_val_{count:08d}), so ReaL has no labels for it."
         )
-    labels = np.zeros(CLASSES, np.int8)
-    labels[list(real[number - 1])] = _REAL
-    labels[label] += _ORIGINAL
-    return labels
+    return number
 
 
 def split_labels(targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -130,3 +142,48 @@ class RealScores:
     def interval(self) -> tuple[float, float]:
         """95 % interval of it."""
         return wilson(self.right, self.examples)
+
+
+def score(
+    predictions: np.ndarray, real: Labels, file_names: Sequence[str | os.PathLike] | None = None
+) -> RealScores:
+    """ReaL accuracy of predictions that are already there, of any model and from any program.
+
+    Args:
+        predictions: (n,) classes, or (n, 1000) scores, larger for more likely.
+        real: see `read_real`.
+        file_names: of the n images, in the order of `predictions`; None when these are all images
+            in the order of their numbers.
+
+    Raises:
+        ValueError: not as many predictions as images, or no classes of ImageNet; an image that has no
+            number, or the same one twice.
+    """
+    predictions = np.asarray(predictions)
+    if predictions.ndim == 2 and predictions.shape[1] == CLASSES:
+        predictions = ranking(predictions, 1)[:, 0]
+    whole = predictions.ndim == 1 and np.issubdtype(predictions.dtype, np.integer)
+    if not whole or np.any((predictions < 0) | (predictions >= CLASSES)):
+        raise ValueError(
+            f"predictions must be classes from 0 to {CLASSES - 1}, or scores of {CLASSES} classes for "
+            f"each image, got shape {predictions.shape} of {predictions.dtype}."
+        )
+    count = len(real) if file_names is None else len(file_names)
+    if len(predictions) != count:
+        named = "ReaL has labels for" if file_names is None else "there are file names of"
+        raise ValueError(
+            f"there are {len(predictions)} predictions, but {named} {count} images: give one for each "
+            f"image, in the order of their numbers or with their file names."
+        )
+    if file_names is None:
+        numbers = list(range(1, count + 1))
+    else:
+        numbers = [number_of(name, len(real)) for name in file_names]
+        if twice := [n for n, times in Counter(numbers).items() if times > 1]:
+            raise ValueError(f"ILSVRC2012_val_{twice[0]:08d} is among the file names twice.")
+    found = RealScores()
+    for number, prediction in zip(numbers, predictions.tolist(), strict=True):
+        labels = real[number - 1]
+        found.examples += bool(labels)
+        found.right += prediction in labels
+    return found
