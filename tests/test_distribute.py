@@ -195,7 +195,7 @@ def test_two_workers_train_as_one_device_does(two_workers, expected):
     for i in range(2):
         found = read(two_workers / f"worker{i}.npz")
         assert_same(found, expected)
-        assert found[0]["told"] == [True, False]
+        assert found[0]["told"] == [True, False, True]
         assert found[0]["replicas"] == (4 if BACKEND == "jax" else 2)
         assert workers.ADVICE in (two_workers / f"log{i}").read_text()
 

@@ -19,6 +19,7 @@ from keras_vit.cli.reproduce import reproduce
 from keras_vit.cli.results import results
 from keras_vit.cli.tpu_plan import tpu_plan
 from keras_vit.cli.train import train
+from keras_vit.cli.transfer import transfer
 from keras_vit.cli.vtab import vtab
 
 COMMANDS = {
@@ -39,15 +40,15 @@ COMMANDS = {
         probe,
         "keras-vit probe ViT-B/16 --data folder:flowers --test folder:flowers_test --shots 5,10",
     ),
-    "inspect": (
-        inspect_model,
-        "keras-vit inspect ViT-B/16 cat.jpg dog.jpg --data folder:pets --out inspection",
-    ),
     "reproduce": (
         reproduce,
         "keras-vit reproduce ViT-B/16@augreg_in21k_ft_in1k_384 --data tfds:imagenet2012:validation",
     ),
     "results": (results, "keras-vit results results.jsonl --table 5"),
+    "inspect": (
+        inspect_model,
+        "keras-vit inspect ViT-B/16 cat.jpg dog.jpg --data folder:pets --out inspection",
+    ),
     "convert": (convert, "keras-vit convert runs/flowers/model.keras flowers.npz"),
     "export": (
         export,
@@ -59,6 +60,10 @@ COMMANDS = {
     "tpu-plan": (
         tpu_plan,
         "keras-vit tpu-plan ViT-L/16 --topology v3-8 --recipe paper/imagenet21k",
+    ),
+    "transfer": (
+        transfer,
+        "keras-vit transfer ViT-B/16@imagenet21k --data pets --out runs/pets",
     ),
     "demo": (demo, "keras-vit demo --out demo"),
 }

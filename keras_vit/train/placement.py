@@ -114,6 +114,21 @@ class Placement:
         )
         return bool(self.strategy.reduce(tf.distribute.ReduceOp.SUM, told, axis=None) > 0)
 
+    def from_chief(self, value: float) -> float:
+        """The first process's number, in all of them, to float32; all of them must ask."""
+        if self.process[1] == 1:
+            return value
+        if keras.backend.backend() == "jax":
+            from jax.experimental import multihost_utils
+
+            return float(multihost_utils.broadcast_one_to_all(np.float32(value)))
+        import tensorflow as tf
+
+        told = self.strategy.experimental_distribute_values_from_function(
+            lambda context: tf.constant(0.0 if context.replica_id_in_sync_group else float(value))
+        )
+        return float(self.strategy.reduce(tf.distribute.ReduceOp.SUM, told, axis=None))
+
     def whole(self, variable: Any) -> np.ndarray:
         """The value of a variable, also where several hosts hold parts; all of them must ask."""
         if self.process[1] > 1 and keras.backend.backend() == "jax":

@@ -2,14 +2,14 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
 from keras_vit.card import Card
-from keras_vit.data.sources import Source, open_feed_source
+from keras_vit.data.sources import open_feed_source
 from keras_vit.model import VisionModel
 from keras_vit.spec import changed
 from keras_vit.train import overrides, recipes, rundir
@@ -22,10 +22,11 @@ from keras_vit.train.recipe import Recipe
 from keras_vit.train.recipes import fashion_mnist
 from keras_vit.train.recipes import smoke as smoking
 from keras_vit.train.run import fit, versions
-from keras_vit.zoo import api, names
+from keras_vit.zoo import api, loading, names
 from keras_vit.zoo.variants import VARIANTS
 
 PREFIX = "fashion_mnist/"
+MODEL_FILES = ("model.keras", "model.npz")
 SPLITS = {"full": ("train", "test"), "subset": ("subset_train", "subset_test")}
 
 
@@ -89,14 +90,16 @@ def resolve(
             known = ", ".join(PREFIX + task for task in fashion_mnist.TASKS)
             raise ValueError(f"no training task {name!r}: there are {known}.")
         given = overrides.options(recipes.find(name), options)
-        recipe = recipes.resolve(name, model, **given)
+        recipe = recipes.resolve(name, model and variant_of(model), **given)
         model = model or recipes.default_model(name)
     recipe = overrides.apply(recipe, changes)
     if seed is not None:
         recipe = dataclasses.replace(recipe, seed=seed)
     if smoke:
         recipe = smoking.smoke(recipe)
-        source = smoking.images(smoking.tiny_network(_variant(model), recipe), recipe.examples or 1)
+        source = smoking.images(
+            smoking.tiny_network(variant_of(model), recipe), recipe.examples or 1
+        )
         return Task(name, model, recipe, source, test=source)
     if published:
         if data not in (None, *SPLITS):
@@ -121,11 +124,12 @@ def run_task(
     force: bool = False,
     command: str | None = None,
     callbacks: Callable[[int], tuple[keras.callbacks.Callback, ...]] = lambda epochs: (),
+    writes: Sequence[str] = MODEL_FILES,
 ) -> dict[str, Any]:
     """Trains and writes `model.keras`, `model.npz`, `report.json`, `report.md` and `curves.svg`.
 
     The npz is in the official layout at float16, as the zoo ships it, and the accuracy is that of
-    the very file.
+    the very file; without an npz, it is that of the weights in float32.
 
     Args:
         task: from `resolve`.
@@ -136,6 +140,7 @@ def run_task(
         force: replace what `out` holds.
         command: noted in the report.
         callbacks: from the number of epochs to further Keras callbacks.
+        writes: which of `MODEL_FILES` to write.
 
     Raises:
         ValueError: the data is not here, or `out` holds another run.
@@ -177,7 +182,7 @@ def run_task(
         "versions": versions(),
     }
     if placement.is_chief:
-        report |= _write(task, model, weights, out)
+        report |= _write(task, model, weights, out, writes)
         reports.write_training(out, report)
         rundir.write_json(out / "report.json", report)
         rundir.finish(out)
@@ -189,7 +194,7 @@ def network_of(task: Task, smoke: bool = False) -> VisionModel:
     """The network of a task: random weights, or those of its checkpoint under a new head."""
     recipe, changes = task.recipe, dict(task.recipe.changes)
     if smoke:
-        spec = smoking.tiny_network(_variant(task.model), recipe)
+        spec = smoking.tiny_network(variant_of(task.model), recipe)
         model = VisionModel(spec, dtype=recipe.dtype)
     elif recipe.from_checkpoint:
         model = api.load(
@@ -207,7 +212,7 @@ def network_of(task: Task, smoke: bool = False) -> VisionModel:
         changes["num_classes"] = task.train.num_classes
         if recipe.image_size:
             changes["image_size"] = (recipe.image_size, recipe.image_size)
-        spec = changed(VARIANTS[_variant(task.model)].spec, changes, task.model)
+        spec = changed(VARIANTS[variant_of(task.model)].spec, changes, task.model)
         model = VisionModel(spec, dtype=recipe.dtype)
     if recipe.loss.head_bias:
         init_head_bias(model, recipe.loss.head_bias)
@@ -220,32 +225,47 @@ def epochs_of(task: Task) -> int:
     return -(-task.recipe.total_steps(per_epoch) // per_epoch)
 
 
-def _variant(model: str) -> str:
-    return names.resolve(model)[0]
+def variant_of(model: str) -> str:
+    """The variant that a name or a file stands for.
+
+    Raises:
+        ValueError: the file does not say what network it holds, or there is no such model.
+    """
+    path = loading.as_path(model)
+    if path is None:
+        return names.resolve(model)[0]
+    card = loading.of_file(path, None).card
+    if card is None or card.variant not in VARIANTS:
+        raise ValueError(
+            f"{model} does not say which network of the zoo it holds, and recipes differ by network: "
+            f"put the .json beside it that keras-vit writes, or use keras-vit finetune."
+        )
+    return card.variant
 
 
-def _write(task: Task, model: VisionModel, weights: dict[str, Any], out: Path) -> dict[str, Any]:
+def _write(
+    task: Task, model: VisionModel, weights: dict[str, Any], out: Path, writes: Sequence[str]
+) -> dict[str, Any]:
     """Writes the trained model; what there is to say of it, measured on the file itself."""
     final = rebuilt(model, None, "float32", {k: lambda v=v: v for k, v in weights.items()})
     final.card = _card(task, final)
-    part = out / "model.part.keras"
-    final.save(part)
-    os.replace(part, out / "model.keras")
-    api.save_weights_as(final, out / "model.npz", dtype="float16", force=True)
-    found: dict[str, Any] = {
-        "spec": final.spec.to_dict(),
-        "parameters": final.spec.num_params,
-        "file_bytes": (out / "model.npz").stat().st_size,
-    }
-    if not isinstance(task.test, Source):  # a stream's score is that of the last evaluation
+    found: dict[str, Any] = {"spec": final.spec.to_dict(), "parameters": final.spec.num_params}
+    if "model.keras" in writes:
+        part = out / "model.part.keras"
+        final.save(part)
+        os.replace(part, out / "model.keras")
+    if "model.npz" in writes:
+        api.save_weights_as(final, out / "model.npz", dtype="float16", force=True)
+        found["file_bytes"] = (out / "model.npz").stat().st_size
+        final = api.load(out / "model.npz")
+    if task.test is None:
         return found
-    shipped = api.load(out / "model.npz")
     measured = evaluate(
-        shipped.probabilities,
+        final.probabilities,
         task.test,
-        image_size=shipped.spec.image_size,
-        channels=shipped.spec.in_channels,
-        preprocessing=shipped.preprocessing,
+        image_size=final.spec.image_size,
+        channels=final.spec.in_channels,
+        preprocessing=final.preprocessing,
         batch_size=500,
     )
     return {
@@ -260,7 +280,7 @@ def _card(task: Task, model: VisionModel) -> Card:
     train, before = task.train, model.card
     start = f"from {before.name}" if before else "from scratch"
     return Card(
-        variant=before.variant if before else _variant(task.model),
+        variant=before.variant if before else variant_of(task.model),
         tag=task.name.replace("/", "_"),
         description=f"Trained on {train.name} with keras-vit train {task.name}.",
         num_classes=train.num_classes,

@@ -38,7 +38,7 @@ MODELS: dict[str, tuple[str, ...]] = {
     "release/imagenet21k": release.MODELS,
     "bit/imagenet21k": bit.MODELS,
     "bit/imagenet": bit.MODELS,
-    "bit/hyperrule": bit.MODELS,
+    "bit/hyperrule": bit.HYPERRULE_MODELS,
     "augreg/imagenet21k": tuple(augreg.LEVEL_21K),
     "augreg/imagenet": tuple(augreg.LEVEL_1K),
     "augreg/finetune": augreg.MODELS,

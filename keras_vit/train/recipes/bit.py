@@ -1,7 +1,7 @@
 """Big Transfer (BiT, arXiv 1912.11370): pre-training, and the HyperRule of its fine-tuning."""
 
 from keras_vit.data.augment import Augment
-from keras_vit.spec import pair
+from keras_vit.spec import ResNetSpec, pair
 from keras_vit.train.recipe import Loss, Optimizer, Recipe, Schedule
 from keras_vit.train.recipes.common import (
     IMAGENET,
@@ -15,6 +15,9 @@ from keras_vit.train.recipes.common import (
 from keras_vit.zoo.variants import VARIANTS
 
 MODELS = tuple(name for name in VARIANTS if name.startswith("BiT-R"))
+HYPERRULE_MODELS = tuple(
+    name for name, variant in VARIANTS.items() if isinstance(variant.spec, ResNetSpec)
+)
 V1_MODELS = tuple(name for name in VARIANTS if name.startswith("ResNet-GN-R"))
 SETTINGS = ("paper", "big_vision")
 
@@ -121,13 +124,13 @@ def hyperrule(
         every image; here, as in their PyTorch code, half of them.
 
     Args:
-        model: a BiT ResNet.
+        model: a ResNet.
         examples: images of the whole training set.
         image_size: pixels (height, width) of the data's images.
         classes: of the data, for plans.
     """
     name = "bit/hyperrule"
-    row_of(name, model, MODELS)
+    row_of(name, model, HYPERRULE_MODELS)
     if examples < 1:
         raise ValueError(f"{name} needs the number of training images, got examples={examples}.")
     height, width = pair(image_size, "image_size")

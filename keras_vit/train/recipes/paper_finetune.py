@@ -46,10 +46,9 @@ TABLE_4 = {
     "vtab": Row(2500, (0.01,), 0.01, "200 validation images", 1000, None),
 }
 
-# The networks that the paper and the code with it fine-tune: plain, hybrid and ResNet.
-MODELS = tuple(
-    name for name in VARIANTS if re.match(r"ViT-|R\d*\+|BiT-|ResNet-", name) and "Mini" not in name
-)
+# Plain networks, hybrids and ResNets, as the paper and the code with it fine-tune; those of this
+# package, for small images, too.
+MODELS = tuple(name for name in VARIANTS if re.match(r"ViT-|R\d*\+|BiT-|ResNet-", name))
 # Table 2's ImageNet column, section 4.1: pixels, with averaged weights.
 HIGH_RESOLUTION = {"ViT-L/16": 512, "ViT-H/14": 518}
 
