@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import tracemalloc
 from pathlib import Path
 
 import keras
@@ -273,6 +274,24 @@ def test_one_layer_of_few_images_is_in_memory_at_a_time(random_model, monkeypatc
         np.testing.assert_allclose(
             getattr(parts, name), getattr(whole, name), atol=PIXELS, err_msg=name
         )
+
+
+def test_memory_with_1024_patches_does_not_grow_with_the_images(random_model, monkeypatch):
+    spec = dataclasses.replace(
+        TINY, image_size=(128, 128), hidden_size=4, mlp_dim=4, num_heads=2, num_layers=2
+    )
+    model = random_model(spec)
+    one = 4 * spec.num_heads * spec.num_tokens**2
+    monkeypatch.setattr(look_module, "ATTENTION_BYTES", one)
+    peaks = []
+    for count in (1, 4):
+        images = pictures(spec, count)
+        tracemalloc.start()  # sees NumPy's arrays
+        analysis.look(model, images)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert max(peaks) < 8 * one, "more than a few arrays of one layer and one image"
+    assert peaks[1] < 1.2 * peaks[0]
 
 
 def test_a_patch_can_be_the_query_and_parts_can_be_left_out(reference, random_model):

@@ -181,7 +181,8 @@ def query_map(spec: ViTSpec, attention: np.ndarray, query: Cell | None = None) -
         row = attention[..., first, first:]
     else:
         row = attention[..., first:, first:].mean(axis=-2)
-    return row.reshape(*row.shape[:-1], *spec.grid)
+    # A copy: a view would keep the whole (N, N) in memory.
+    return row.reshape(*row.shape[:-1], *spec.grid).copy()
 
 
 def _batches(images: Any, spec: ViTSpec) -> Iterator[np.ndarray]:

@@ -19,7 +19,7 @@ from keras_vit.analysis.pictures import overlay
 from keras_vit.analysis.weights import Filters, filter_pictures
 
 FILTER_COLUMNS = 7  # as in the paper
-MOST_TILES = 16  # of a position figure, down and across
+MOST_TILES = 14  # of a position figure, down and across, as in the paper's Figure 10
 MAP_COLUMNS = 6  # heads beside each other
 CELL = 1.7  # inches of a picture
 DPI = 100
@@ -44,7 +44,7 @@ def filters_figure(filters: Filters) -> Any:
     height, width = pictures.shape[1:3]
     rows = math.ceil(len(pictures) / FILTER_COLUMNS)
     columns = min(FILTER_COLUMNS, len(pictures))
-    figure = _figure(max(columns * 0.95, 4.8), rows * 1.15 + 0.9)
+    figure = _figure(max(columns * 0.95, 4.8), rows * 1.08 + 0.75)
     for i, axes in enumerate(_grid(figure, rows, columns, len(pictures))):
         picture = pictures[i, ..., 0] if pictures.shape[-1] == 1 else pictures[i]
         axes.imshow(picture, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
@@ -72,8 +72,10 @@ def positions_figure(similarity: np.ndarray) -> Any:
         for j, col in enumerate(cols):
             top, left = i * (height + 1), j * (width + 1)
             mosaic[top : top + height, left : left + width] = similarity[row, col]
-    tall = 5.4 * min(max(mosaic.shape[0] / mosaic.shape[1], 0.3), 2.0)
-    figure = _figure(6.6, tall + 0.7)
+    # Three dots or more for each cell, so that the lines between tiles look alike.
+    wide = min(max(mosaic.shape[1] * 3 / DPI, 5.4), 9.0)
+    tall = wide * min(max(mosaic.shape[0] / mosaic.shape[1], 0.3), 2.0)
+    figure = _figure(wide + 1.5, tall + 0.6)
     axes = figure.add_subplot()
     drawn = axes.imshow(mosaic, vmin=-1.0, vmax=1.0, cmap="viridis", interpolation="nearest")
     every = math.ceil(max(len(rows), len(cols)) / 8)  # labels that fit
@@ -143,7 +145,7 @@ def rollout_figure(
         query: whose attention it is, see `Seen`.
     """
     height, width = pictures.shape[1:3]
-    figure = _figure(3 * _wide(height, width) + 1.3, len(pictures) * (CELL + 0.25) + 0.8)
+    figure = _figure(3 * _wide(height, width) + 1.3, len(pictures) * (CELL + 0.25) + 0.4)
     cells = _grid(figure, len(pictures), 3, 3 * len(pictures))
     for i, picture in enumerate(pictures):
         image, patches, both = cells[3 * i : 3 * i + 3]
@@ -186,7 +188,7 @@ def maps_figure(
     rows = len(pictures) * len(layers) * lines
     figure = _figure(
         max((columns + 1) * (_wide(height, width) * 0.75 + 0.1), 4.8),
-        rows * (CELL * 0.75 + 0.5) + 0.7,
+        rows * (CELL * 0.75 + 0.42) + 0.4,
     )
     cells = np.array(_grid(figure, rows, columns + 1, rows * (columns + 1)))
     cells = cells.reshape(len(pictures), len(layers), lines, columns + 1)
@@ -222,7 +224,7 @@ def features_figure(
     columns = min(len(pictures), 4)
     blocks = math.ceil(len(pictures) / columns)
     figure = _figure(
-        max(columns * (_wide(height, width) + 0.1), 5.2), blocks * (2 * CELL + 0.4) + 0.8
+        max(columns * (_wide(height, width) + 0.1), 5.2), blocks * (2 * CELL + 0.25) + 0.35
     )
     cells = np.array(_grid(figure, 2 * blocks, columns, 2 * blocks * columns))
     for i, (above, below) in enumerate(
@@ -258,6 +260,7 @@ def _figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    figure.get_layout_engine().set(h_pad=0.03, w_pad=0.03, hspace=0.0, wspace=0.0)
     FigureCanvasAgg(figure)
     return figure
 

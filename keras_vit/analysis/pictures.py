@@ -10,7 +10,7 @@ from keras_vit.analysis.backbone import find_backbone
 from keras_vit.data.images import read_image
 from keras_vit.layers.preprocessor import preprocess
 
-SHADE = 0.85  # how dark what gets no attention becomes: 1 is black
+SHADE = 0.75  # how dark what gets no attention becomes: 1 is black
 
 
 def prepare(model: keras.Model, images: Sequence[Any]) -> Iterator[np.ndarray]:

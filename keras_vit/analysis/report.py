@@ -126,12 +126,15 @@ def _head(summary: dict[str, Any], command: str | None) -> list[str]:
     ]
     if command:
         lines.append(f"<pre>{_text(command)}</pre>")
-    predictions = summary["predictions"] or [None] * len(summary["images"])
-    rows = []
-    for name, best in zip(summary["images"], predictions, strict=True):
-        told = ("–", "–") if best is None else (best["label"], f"{best['probability']:.1%}")
-        rows.append((name, *told))
-    return [*lines, *_table(("image", "predicted class", "probability"), rows, 2)]
+    rows: list[tuple[str, ...]] = [(name,) for name in summary["images"]]
+    heads: tuple[str, ...] = ("image",)
+    if summary["predictions"]:
+        heads = ("image", "predicted class", "probability")
+        rows = [
+            (*row, best["label"], f"{best['probability']:.1%}")
+            for row, best in zip(rows, summary["predictions"], strict=True)
+        ]
+    return [*lines, *_table(heads, rows, 2)]
 
 
 def _section(part, title, reading, names, summary, arrays, png) -> list[str]:
@@ -173,7 +176,7 @@ def _rows(part: str, summary: dict[str, Any]) -> list[str]:
             for name, p in zip(summary["images"], found["peaks"], strict=True)
         ]
         told = f"the patch with the largest weight; whose attention: {found['query']}"
-        return _table(("image", "row", "column", "times the mean"), rows, 1, told)
+        return _table(("image", "row, from 0", "column, from 0", "times the mean"), rows, 1, told)
     if part == "positions":
         rows = [
             (what, "–" if found[key] is None else f"{found[key]:.3f}")
