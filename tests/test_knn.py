@@ -56,7 +56,7 @@ def test_a_cold_vote_neither_overflows_nor_ties():
 
 
 def test_memory_is_that_of_a_block():
-    train, test = cloud(60_000, 0), cloud(2000, 1)
+    train, test = cloud(20_000, 0), cloud(2000, 1)
     tracemalloc.start()
     try:
         steps = []
@@ -64,8 +64,8 @@ def test_memory_is_that_of_a_block():
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # All similarities would be 480 MB.
-    assert peak < 120e6 and found.tested == 2000 and steps[-1] == (2000, 2000)
+    # All similarities would be 160 MB.
+    assert peak < 100e6 and found.tested == 2000 and steps[-1] == (2000, 2000)
 
 
 def test_the_result_says_how_it_was_measured():

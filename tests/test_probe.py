@@ -7,6 +7,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from keras_vit.transfer import lbfgs
+from keras_vit.transfer import probe as module
 from keras_vit.transfer.features import FeatureSet
 from keras_vit.transfer.probe import fit, held_out_rows, probe, results
 
@@ -24,17 +25,19 @@ def cloud(count, seed, shards=1, spread=2.0):
     return FeatureSet(f"cloud{seed}", parts, labels, tuple("abcde"))
 
 
+@pytest.mark.parametrize("wide", [0, 4096], ids=["plain", "preconditioned"])
 @pytest.mark.parametrize("l2", [1.0, 1e-2, 1e-4])
-def test_weights_equal_scikit_learn(l2):
+def test_weights_equal_scikit_learn(monkeypatch, l2, wide):
+    monkeypatch.setattr(module, "WIDE", wide)
     train, test = cloud(400, 0, shards=7), cloud(200, 1)
     x = train.take(np.arange(400)).astype(np.float64)
     mean, std = x.mean(axis=0), x.std(axis=0) + 1e-5
     peer = LogisticRegression(C=1.0 / (l2 * 400), tol=1e-10, max_iter=2000)
     peer.fit((x - mean) / std, train.labels)
-    found = fit(train.blocks, CLASSES, l2)
+    found = fit(train.blocks, CLASSES, l2, tolerance=1e-6)
     kernel, bias = found.whitened[:-1], found.whitened[-1]
-    # A gradient of 1e-5 leaves this much where the curvature is as small as the penalty.
-    np.testing.assert_allclose(kernel, peer.coef_.T, atol=min(2e-5 / l2, 5e-3))
+    # A gradient of 1e-6 leaves this much where the curvature is as small as the penalty.
+    np.testing.assert_allclose(kernel, peer.coef_.T, atol=min(1e-5 + 2e-6 / l2, 2e-3))
     np.testing.assert_allclose(bias - bias.mean(), peer.intercept_, atol=5e-3)
     whitened = (test.take(np.arange(200)) - mean) / std
     predicted = found.classifier.scores(test.take(np.arange(200))).argmax(axis=1)
@@ -89,6 +92,9 @@ def test_a_minimum_is_found_in_a_narrow_valley():
     np.testing.assert_allclose(found, 1.0, atol=1e-5)
     assert 5 < steps < 100
     assert lbfgs.minimum(objective, found, tolerance=1e-3, steps=500)[1] == 0
+    # With the inverse Hessian one step is enough, but for the first one's length.
+    known = {"tolerance": 1e-6, "steps": 500, "precondition": lambda gradient: gradient / scales}
+    assert lbfgs.minimum(objective, np.zeros(5), **known)[1] <= 3
     # One that rises wherever one goes: it ends.
     stuck = lbfgs.minimum(
         lambda x: (float(np.abs(x).sum()), -np.ones(2)), np.zeros(2), tolerance=0.1, steps=9

@@ -246,7 +246,7 @@ def _measured(method: Method, sets: list[Any], shots, seeds, neighbours, progres
         fitted = linear.probe(*sets, progress=progress)
         rows = linear.results(fitted, *sets, **about)
         chosen = f"penalty {fitted.l2:g}, chosen with seed {fitted.seed}; {fitted.steps} steps"
-    low, high = rows[0].interval
+    low, high = rows[0].interval or (0.0, 1.0)
     return (f"accuracy {rows[0].value:.2%} ({low:.2%} to {high:.2%}); {chosen}",), rows
 
 

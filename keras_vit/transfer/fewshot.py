@@ -9,6 +9,7 @@ configs/common_fewshot.py (oracle `fewshot_lsr.npz`).
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -93,30 +94,29 @@ def decompose_blocks(
     Raises:
         ValueError: there are no rows.
     """
-    shift: np.ndarray | None = None
+    blocks = iter(blocks)
+    first = next(blocks, None)
+    if first is None:
+        raise ValueError("there are no rows to learn from.")
+    # Near the mean, so that taking the mean off the sums below loses no digits.
+    shift = first[0].mean(axis=0, dtype=np.float64)
+    size = len(shift)
+    products, sums = np.zeros((size, size)), np.zeros((num_classes, size))
     counts = np.zeros(num_classes)
-    for x, labels in blocks:
-        if shift is None:
-            # Near the mean, so that taking the mean off the sums below loses no digits.
-            shift = x[:4096].mean(axis=0, dtype=np.float64)
-            products = np.zeros((len(shift), len(shift)))
-            sums = np.zeros((num_classes, len(shift)))
+    for x, labels in itertools.chain([first], blocks):
         x = x - shift  # float64
         products += x.T @ x
         present, class_sums = _class_sums(x, labels)
         sums[present] += class_sums
-        counts += np.bincount(labels, minlength=num_classes)
-    if shift is None:
-        raise ValueError("there are no rows to learn from.")
-    rows = counts.sum()
+        counts = counts + np.bincount(labels, minlength=num_classes)
+    rows = np.sum(counts)
     mean = sums.sum(axis=0) / rows
     products -= rows * np.outer(mean, mean)
     std = np.sqrt(np.maximum(products.diagonal(), 0.0) / rows) + STD_EPSILON
     products /= std
     products /= std[:, None]
     eigenvalues, q = np.linalg.eigh(products)
-    right = 2.0 * (q.T @ ((sums - counts[:, None] * mean) / std).T)
-    size = len(std)
+    right = 2.0 * (q.T @ ((sums - np.outer(counts, mean)) / std).T)
     left = np.zeros((size + 1, size + 1))
     left[:size, :size], left[size, size] = q, 1.0
     constant = BIAS * (2.0 * counts - rows)
@@ -220,7 +220,7 @@ def fewshot(
             equations = decompose_blocks(train.blocks(), train.num_classes)
         else:
             picked = np.arange(len(train))
-            if k is not None:
+            if k is not None and seed is not None:
                 picked = sample(train.labels, train.num_classes, k, seed)
             equations = decompose(train.take(picked), train.labels[picked], train.num_classes)
         classifiers.append(equations.classifier(l2))

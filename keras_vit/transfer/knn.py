@@ -18,6 +18,7 @@ from keras_vit.transfer.fewshot import settings_of
 
 NEIGHBOURS = 20
 TEMPERATURE = 0.07
+Pair = tuple[np.ndarray, np.ndarray]
 QUERIES = 1024  # test images at a time: 16 MB of similarities with a block of training images
 
 
@@ -84,22 +85,27 @@ def knn(
     return Neighbours(k, temperature, right, len(test), len(train))
 
 
-def nearest(train: FeatureSet, x: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def nearest(train: FeatureSet, x: np.ndarray, k: int) -> Pair:
     """The cosine similarities (n, k) of the nearest training images, best first, and their classes."""
     queries = _unit(x)
-    found = np.zeros((len(x), 0), np.float32), np.zeros((len(x), 0), np.int32)
+    found: Pair = np.zeros((len(x), 0), np.float32), np.zeros((len(x), 0), np.int32)
     for block, labels in train.blocks():
         new = queries @ _unit(block).T, np.broadcast_to(labels, (len(x), len(labels)))
         if new[0].shape[1] > k:
             new = _picked(new, np.argpartition(-new[0], k - 1, axis=1)[:, :k])
         # Earlier images stand first and the sort is stable: of equals the first ones are taken.
-        joined = tuple(np.concatenate(pair, axis=1) for pair in zip(found, new, strict=True))
+        joined = (
+            np.concatenate([found[0], new[0]], axis=1),
+            np.concatenate([found[1], new[1]], axis=1),
+        )
         found = _picked(joined, np.argsort(-joined[0], axis=1, kind="stable")[:, :k])
     return found
 
 
-def _picked(pair, columns: np.ndarray):
-    return tuple(np.take_along_axis(part, columns, axis=1) for part in pair)
+def _picked(pair: Pair, columns: np.ndarray) -> Pair:
+    return np.take_along_axis(pair[0], columns, axis=1), np.take_along_axis(
+        pair[1], columns, axis=1
+    )
 
 
 def _unit(x: np.ndarray) -> np.ndarray:

@@ -5,15 +5,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-MEMORY = 10  # pairs of steps and gradient changes kept
+MEMORY = 20  # pairs of steps and gradient changes kept
 ARMIJO = 1e-4  # share of the decrease that the slope promises
 HALVINGS = 20
 
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray]]
+Precondition = Callable[[np.ndarray], np.ndarray]
 
 
 def minimum(
-    objective: Objective, x: np.ndarray, *, tolerance: float, steps: int
+    objective: Objective,
+    x: np.ndarray,
+    *,
+    tolerance: float,
+    steps: int,
+    precondition: Precondition | None = None,
 ) -> tuple[np.ndarray, int]:
     """(where no entry of the gradient exceeds the tolerance, steps taken).
 
@@ -24,6 +30,8 @@ def minimum(
         x: where to start, any shape.
         tolerance: on the largest entry of the gradient, by size.
         steps: at most.
+        precondition: gradient -> roughly the inverse Hessian times it, a symmetric positive map; its
+            scale does not matter.
 
     Source: Nocedal and Wright, Numerical Optimization, algorithms 7.4 and 3.1.
     """
@@ -32,9 +40,9 @@ def minimum(
     for taken in range(steps):
         if np.abs(gradient).max() <= tolerance:
             return x, taken
-        direction = -_inverse_hessian_times(gradient, pairs)
+        direction = -_inverse_hessian_times(gradient, pairs, precondition or np.copy)
         slope = float(np.vdot(direction, gradient))
-        size = 1.0 if pairs else 1.0 / max(1.0, float(np.linalg.norm(gradient)))
+        size = 1.0 if pairs else 1.0 / max(1.0, float(np.linalg.norm(direction)))
         for _ in range(HALVINGS):
             new = x + size * direction
             new_value, new_gradient = objective(new)
@@ -51,16 +59,17 @@ def minimum(
     return x, steps
 
 
-def _inverse_hessian_times(gradient: np.ndarray, pairs) -> np.ndarray:
+def _inverse_hessian_times(gradient, pairs, precondition: Precondition) -> np.ndarray:
     result, kept = gradient.copy(), []
     for moved, changed in reversed(pairs):
         scale = 1.0 / float(np.vdot(moved, changed))
         along = scale * float(np.vdot(moved, result))
         kept.append((scale, along))
         result -= along * changed
+    result = precondition(result)
     if pairs:
         moved, changed = pairs[-1]
-        result *= float(np.vdot(moved, changed)) / float(np.vdot(changed, changed))
+        result *= float(np.vdot(moved, changed)) / float(np.vdot(changed, precondition(changed)))
     for (moved, changed), (scale, along) in zip(pairs, reversed(kept), strict=True):
         result += (along - scale * float(np.vdot(changed, result))) * moved
     return result

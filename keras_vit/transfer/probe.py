@@ -15,12 +15,13 @@ from keras_vit.results.store import Result
 from keras_vit.train.evaluate import wilson
 from keras_vit.transfer import lbfgs
 from keras_vit.transfer.features import FeatureSet, Progress, check_pair
-from keras_vit.transfer.fewshot import STD_EPSILON, Linear, settings_of
+from keras_vit.transfer.fewshot import STD_EPSILON, Linear, decompose_blocks, settings_of
 
 PENALTIES = tuple(10.0**e for e in (0, -1, -2, -3, -4, -5, -6))
 HELD_OUT = 0.1
 STEPS = 200  # of L-BFGS, at most
-TOLERANCE = 1e-5  # of the gradient of the mean loss
+TOLERANCE = 1e-4  # of the gradient of the mean loss
+WIDE = 4096  # features; a covariance of more costs more than the steps it saves
 
 Blocks = Callable[[], Iterator[tuple[np.ndarray, np.ndarray]]]
 
@@ -87,10 +88,10 @@ def probe(
     if len(penalties) > 1:
         mask = held_out_rows(train.labels, train.num_classes, seed)
         kept, tried = _masked(train, ~mask), _masked(train, mask)
-        starts = {}
+        starts, about = {}, whitening(kept, train.num_classes)
         # From strong to weak, each from the one before: neighbours need few steps.
         for candidate in sorted(penalties, reverse=True):
-            found = fit(kept, train.num_classes, candidate, steps=steps, start=start)
+            found = fit(kept, train.num_classes, candidate, about=about, steps=steps, start=start)
             start = starts[candidate] = found.whitened
             held_out[candidate] = _right(found.classifier, tried()) / int(mask.sum())
             done += 1
@@ -103,6 +104,54 @@ def probe(
     if progress:
         progress(fits, fits)
     return Probe(right, len(test), len(train), l2, held_out, seed, found.steps, found.classifier)
+
+
+@dataclasses.dataclass(frozen=True)
+class Whitening:
+    """What is known of some rows before anything is fitted to them.
+
+    Attributes:
+        rows: how many.
+        mean, std: (D,), `std` with its epsilon.
+        eigenvalues, vectors: of the covariance of the whitened features; None for wide features.
+    """
+
+    rows: int
+    mean: np.ndarray
+    std: np.ndarray
+    eigenvalues: np.ndarray | None = None
+    vectors: np.ndarray | None = None
+
+    def precondition(self, l2: float, num_classes: int) -> lbfgs.Precondition | None:
+        """Times the inverse Hessian at weights of zero, where all classes are equally likely."""
+        if self.eigenvalues is None or self.vectors is None:
+            return None
+        vectors, share = self.vectors, 1.0 / num_classes
+        inverse = 1.0 / (share * np.maximum(self.eigenvalues, 0.0) + l2)[:, None]
+
+        def times(gradient: np.ndarray) -> np.ndarray:
+            kernel = vectors @ (inverse * (vectors.T @ gradient[:-1]))
+            return np.concatenate([kernel, gradient[-1:] / share])
+
+        return times
+
+
+def whitening(blocks: Blocks, num_classes: int) -> Whitening:
+    """Statistics of all rows, in one pass; in two for features wider than `WIDE`."""
+    dim = next(blocks())[0].shape[1]
+    if dim <= WIDE:
+        found = decompose_blocks(blocks(), num_classes)
+        rows = sum(len(labels) for _, labels in blocks())
+        return Whitening(
+            rows, found.mean, found.std, found.eigenvalues[:-1] / rows, found.left[:-1, :-1]
+        )
+    sums, squares, rows = np.zeros(dim), np.zeros(dim), 0
+    for x, _ in blocks():
+        sums, rows = sums + x.sum(axis=0, dtype=np.float64), rows + len(x)
+    mean = sums / rows
+    for x, _ in blocks():
+        squares += ((x - mean) ** 2).sum(axis=0)
+    return Whitening(rows, mean, np.sqrt(squares / rows) + STD_EPSILON)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +168,7 @@ def fit(
     num_classes: int,
     l2: float,
     *,
+    about: Whitening | None = None,
     steps: int = STEPS,
     tolerance: float = TOLERANCE,
     start: np.ndarray | None = None,
@@ -131,28 +181,37 @@ def fit(
         blocks: called for every pass: features (r, D) and labels (r,).
         num_classes: C.
         l2: scikit-learn's `C` is 1 / (l2 * rows), on whitened features.
+        about: `whitening` of the same blocks, where it is known.
+        steps: most steps.
+        tolerance: of the largest entry of the gradient.
         start: (D + 1, C) to begin with, None for zeros.
     """
-    rows, mean, std = _statistics(blocks)
-    whitener = mean.astype(np.float32), (1.0 / std).astype(np.float32)
+    about = about or whitening(blocks, num_classes)
+    mean, scale = about.mean.astype(np.float32), (1.0 / about.std).astype(np.float32)
 
     def objective(weights: np.ndarray) -> tuple[float, np.ndarray]:
         kernel, bias = weights[:-1].astype(np.float32), weights[-1]
         loss, gradient = 0.0, np.zeros_like(weights)
         for x, labels in blocks():
-            x = (x - whitener[0]) * whitener[1]
+            x = (x - mean) * scale
             part, errors = _cross_entropy((x @ kernel) + bias, labels)
             loss += part
             gradient[:-1] += x.T @ errors.astype(np.float32)
             gradient[-1] += errors.sum(axis=0)
-        gradient /= rows
+        gradient /= about.rows
         gradient[:-1] += l2 * weights[:-1]
-        return loss / rows + 0.5 * l2 * float(np.vdot(weights[:-1], weights[:-1])), gradient
+        penalty = 0.5 * l2 * float(np.vdot(weights[:-1], weights[:-1]))
+        return loss / about.rows + penalty, gradient
 
-    weights = np.zeros((len(mean) + 1, num_classes)) if start is None else start
-    weights, taken = lbfgs.minimum(objective, weights, tolerance=tolerance, steps=steps)
-    kernel = weights[:-1] / std[:, None]
-    return Fit(weights, Linear(kernel, weights[-1] - mean @ kernel), taken)
+    weights, taken = lbfgs.minimum(
+        objective,
+        np.zeros((len(mean) + 1, num_classes)) if start is None else start,
+        tolerance=tolerance,
+        steps=steps,
+        precondition=about.precondition(l2, num_classes),
+    )
+    kernel = weights[:-1] / about.std[:, None]
+    return Fit(weights, Linear(kernel, weights[-1] - about.mean @ kernel), taken)
 
 
 def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
@@ -166,16 +225,6 @@ def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.nd
     powers /= totals[:, None]
     powers[at] -= 1.0
     return loss, powers
-
-
-def _statistics(blocks: Blocks) -> tuple[int, np.ndarray, np.ndarray]:
-    """(rows, mean (D,), standard deviation (D,) with its epsilon) in two passes."""
-    sums, rows = 0.0, 0
-    for x, _ in blocks():
-        sums, rows = sums + x.sum(axis=0, dtype=np.float64), rows + len(x)
-    mean = sums / rows
-    squares = sum(((x - mean) ** 2).sum(axis=0) for x, _ in blocks())
-    return rows, mean, np.sqrt(squares / rows) + STD_EPSILON
 
 
 def held_out_rows(labels: np.ndarray, num_classes: int, seed: int) -> np.ndarray:
