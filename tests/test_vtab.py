@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -323,3 +324,31 @@ def test_means_wait_for_every_task():
     assert found.overall is None
     with pytest.raises(ValueError, match="no VTAB task 'imagenet'"):
         means({"imagenet": 1.0})
+
+
+# The document ------------------------------------------------------------------------------------
+
+
+def test_the_document_says_what_the_table_says():
+    page = (Path(__file__).parent.parent / "docs" / "transfer.md").read_text("utf-8")
+    part = page[page.index("## VTAB-1k") : page.index("## ReaL")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in part.splitlines()]
+    rows = {row[0].strip("`"): row[1:] for row in rows if len(row) == 7}
+    for task in TASKS.values():
+        data, classes, label, validation, test, off = rows[task.name]
+        assert data == f"`{task.data}`" and int(classes) == task.classes
+        assert bool(label) == bool(task.label)
+        part, share = task.splits.validation
+        assert f"`{part}`" in validation
+        assert ("%" in validation) == bool(share)
+        assert f"`{task.splits.test[0]}`" in test
+        wanted = [what for what, on in (("crop", task.crops), ("flip", task.flips)) if not on]
+        assert off == ", ".join(wanted)
+
+
+def test_the_code_of_the_document_runs(capsys):
+    page = (Path(__file__).parent.parent / "docs" / "transfer.md").read_text("utf-8")
+    page = page[page.index("## VTAB-1k") :]
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S):
+        exec(block, {})
+    assert capsys.readouterr().out.splitlines()[1:] == ["1", "0.5", "0.5"]

@@ -1,6 +1,7 @@
 """`vtab`: a model fine-tuned on the tasks of VTAB-1k, beside the paper's."""
 
 import dataclasses
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,13 @@ from keras_vit.cli.common import (
     leaving_on_sigterm,
     log,
 )
+
+
+class Protocol(StrEnum):
+    """What is trained on; see `transfer.vtab.run.PROTOCOLS`."""
+
+    train800val200 = "train800val200"
+    train800 = "train800"
 
 
 def vtab(
@@ -33,12 +41,12 @@ def vtab(
         str | None, typer.Option("--data-dir", help="Where tensorflow-datasets keeps its files.")
     ] = None,
     protocol: Annotated[
-        str,
+        Protocol,
         typer.Option(
             "--protocol",
-            help="train800val200 measures on the test images; train800 on 200 of the 1,000.",
+            help="Train on 1,000 images and measure on the test images; or on 800, and measure on 200.",
         ),
-    ] = "train800val200",
+    ] = Protocol.train800val200,
     more: Set = None,
     seed: Annotated[int, typer.Option("--seed", help="Of everything random.")] = 0,
     devices: Annotated[
@@ -86,7 +94,7 @@ def vtab(
                 out,
                 placement=placement,
                 tasks=chosen,
-                protocol=protocol,
+                protocol=protocol.value,
                 data_dir=data_dir,
                 changes=more or (),
                 seed=seed,

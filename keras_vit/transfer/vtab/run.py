@@ -21,8 +21,8 @@ from keras_vit.transfer.vtab.tasks import TASKS, Task, check_task, find, open_ta
 RECIPE = "paper/finetune-vtab"
 # Name: what is trained on, and what is measured on.
 PROTOCOLS = {"train800val200": ("train800val200", "test"), "train800": ("train800", "val200")}
-# The images are repeated before they are shuffled, as in the code of the paper; and the state of a run
-# is kept after each epoch, of which 2,500 updates would have as many.
+# The images are repeated before they are shuffled, as in VTAB's code (data/base.py). The state of a run is
+# kept after each epoch: 2,500 times if one were 1,000 images and so a single update of 512.
 REPEATS = 64
 RESULTS = "results.jsonl"
 Callbacks = Callable[[str, int], tuple[keras.callbacks.Callback, ...]]
