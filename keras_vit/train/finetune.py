@@ -217,7 +217,7 @@ def finetuned_card(
         metrics=(
             Metric(
                 measured.data,
-                "top1" if measured.confusion else "exact_match",
+                "top1" if measured.mean_average_precision is None else "exact_match",
                 round(100 * measured.accuracy, 2),
                 f"this project: measured on {measured.examples} images after fine-tuning",
             ),

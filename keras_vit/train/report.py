@@ -112,7 +112,7 @@ def training_markdown(report: dict[str, Any]) -> str:
 
 def _score(measured: dict[str, Any], images: str, remark: str) -> list[str]:
     low, high = measured["interval"]
-    single = measured["confusion"] is not None
+    single = measured["mean_average_precision"] is None
     lines = [
         f"{'Accuracy' if single else 'Exact matches'}: **{measured['accuracy']:.2%}** "
         f"(95 % interval {low:.1%} to {high:.1%}) of {measured['examples']} {images}.{remark}",
