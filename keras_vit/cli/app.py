@@ -17,6 +17,7 @@ from keras_vit.cli.predict import predict
 from keras_vit.cli.probe import probe
 from keras_vit.cli.reproduce import reproduce
 from keras_vit.cli.results import results
+from keras_vit.cli.smoke import with_smoke
 from keras_vit.cli.tpu_plan import tpu_plan
 from keras_vit.cli.train import train
 from keras_vit.cli.transfer import transfer
@@ -37,16 +38,16 @@ COMMANDS = {
         "keras-vit evaluate runs/flowers/model.keras --data folder:flowers_test",
     ),
     "probe": (
-        probe,
+        with_smoke(probe),
         "keras-vit probe ViT-B/16 --data folder:flowers --test folder:flowers_test --shots 5,10",
     ),
     "reproduce": (
-        reproduce,
+        with_smoke(reproduce),
         "keras-vit reproduce ViT-B/16@augreg_in21k_ft_in1k_384 --data tfds:imagenet2012:validation",
     ),
     "results": (results, "keras-vit results results.jsonl --table 5"),
     "inspect": (
-        inspect_model,
+        with_smoke(inspect_model),
         "keras-vit inspect ViT-B/16 cat.jpg dog.jpg --data folder:pets --out inspection",
     ),
     "convert": (convert, "keras-vit convert runs/flowers/model.keras flowers.npz"),
