@@ -135,10 +135,14 @@ def batches_of(
     Raises:
         ValueError: no image can be read.
     """
-    kind = Pipeline if isinstance(source, Stream) else Batches
-    feed = kind(source, image_size, channels, preprocessing, batch_size=batch_size)
-    found = 0
-    for index, (images, targets) in enumerate(_in_order(feed)):
+    found, how = 0, (image_size, channels, preprocessing)
+    if isinstance(source, Stream):
+        pipeline = Pipeline(source, *how, batch_size=batch_size)
+        feed = pipeline.keras_data().as_numpy_iterator()
+    else:
+        batches = Batches(source, *how, batch_size=batch_size)
+        feed = (batches[index][:2] for index in range(len(batches)))
+    for index, (images, targets) in enumerate(feed):
         if len(images):
             found += len(images)
             yield images, targets
@@ -146,13 +150,6 @@ def batches_of(
             progress(min((index + 1) * batch_size, len(source)), len(source))
     if not found:
         raise ValueError(f"none of the {len(source)} images of {source.name} can be read.")
-
-
-def _in_order(feed: Batches | Pipeline) -> Iterator[tuple[np.ndarray, ...]]:
-    if isinstance(feed, Pipeline):
-        yield from feed.keras_data().as_numpy_iterator()
-    else:
-        yield from (feed[index][:2] for index in range(len(feed)))
 
 
 def predictions(
