@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit.cli import vtab as command
 from keras_vit.data.sources import Source
 from keras_vit.results import store
@@ -161,3 +162,35 @@ def test_a_smoke_run_trains_measures_and_prints(tmp_path):
     assert not list((tmp_path / "runs").rglob("model.*"))
     report = json.loads((tmp_path / "runs" / "svhn" / "report.json").read_text())
     assert report["steps"] == 4 and report["train"]["examples"] == 8 * run.REPEATS
+
+
+@pytest.mark.tf_only
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name == "kitti-distance" else pytest.mark.full)
+        for name in TASKS
+    ],
+)
+def test_a_checkpoint_is_fine_tuned_on_stored_images(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(tasks, "TRAIN", 8)
+    monkeypatch.setattr(tasks, "VALIDATION", 2)
+    monkeypatch.setattr(run, "REPEATS", 2)
+    monkeypatch.setattr(run.training, "variant_of", lambda model: "ViT-B/32")
+    vtab_data.write(TASKS[name].data, str(tmp_path / "tfds"))
+    shape = {"image_size": 8, "patch_size": 4, "hidden_size": 8, "num_layers": 1}
+    tiny = keras_vit.ViTSpec(**shape, num_heads=2, mlp_dim=8, num_classes=4)
+    keras_vit.build(tiny).save(tmp_path / "tiny.keras")
+    changes = ["steps=5", "batch_size=4", "image_size=8", "schedule.warmup_steps=1"]
+    (row,) = run_vtab(
+        str(tmp_path / "tiny.keras"),
+        tmp_path / "out",
+        placement=Placement(),
+        tasks=[name],
+        data_dir=str(tmp_path / "tfds"),
+        changes=changes,
+    )
+    report = json.loads((tmp_path / "out" / name / "report.json").read_text())
+    assert len(report["evaluation"]["per_class"]) == TASKS[name].classes
+    assert row.examples == len(tasks.open_task(name, "test", data_dir=str(tmp_path / "tfds")))
+    assert (row.value, row.settings["steps"]) == (report["accuracy"], 5)
