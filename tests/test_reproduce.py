@@ -132,6 +132,10 @@ def test_data_must_be_the_reports():
     assert [m.value for m in reported_on(made, "tfds:cifar10:test")[1]] == [99.0]
     with pytest.raises(ValueError, match=r"reports on cifar10, imagenet2012, none on Pets"):
         reported_on(made, "tfds:oxford_iiit_pet:test")
+    with pytest.raises(ValueError, match="none on tfds:imagenet_v2"):  # 1,000 classes as well
+        reported_on(made, "tfds:imagenet_v2:test")
+    own = dataclasses.replace(made, metrics=(Metric("tfds:birds:train", "top1", 80.0, "mine"),))
+    assert reported_on(own, "tfds:birds:test")[1:] == (list(own.metrics), [])
     with pytest.raises(ValueError, match=r"no reported top1 or top5.*it has top1_after"):
         reported_on(dataclasses.replace(made, metrics=metrics[2:]), "tfds:cifar10")
 
@@ -333,6 +337,8 @@ def predict_real(images):
 
 def check_real(source):
     classes = tuple(f"name {i}" for i in range(1000))
+    if source.name.startswith("tfds:"):
+        source = dataclasses.replace(source, name="tfds:imagenet2012:validation")
     made = Card("ViT-B/16", "x", metrics=(Metric("imagenet2012", "top1", 50.0, "authors"),))
     found = reproduce(
         made, predict_real, source, class_names=classes, image_size=SIZE, channels=3,

@@ -195,8 +195,8 @@ def reported_on(card: Card, images: str) -> tuple[str, list[Metric], list[str]]:
             f"{card.name} has no reported top1 or top5 to compare with{others if card.metrics else ''}: "
             f"measure it with keras-vit evaluate."
         )
-    known, notes = data_name(images), []
-    if known in DATA_SETS:
+    known, notes = _base(images), []
+    if known in DATA_SETS or known.startswith("tfds:"):
         mine = [m for m in metrics if _base(m.dataset) == known]
         if not mine:
             raise ValueError(
@@ -205,15 +205,16 @@ def reported_on(card: Card, images: str) -> tuple[str, list[Metric], list[str]]:
             )
     else:
         mine = [m for m in metrics if m.dataset == metrics[0].dataset]
-        if data_name(metrics[0].dataset) != known:
+        if metrics[0].dataset != images:
             notes.append(f"{images} is taken to be {data_name(metrics[0].dataset)}.")
     dataset = mine[0].dataset
     return dataset, [m for m in mine if m.dataset == dataset], notes
 
 
 def _base(dataset: str) -> str:
-    """The set of which `Fashion-MNIST, eight classes` is a part."""
-    return data_name(dataset.partition(",")[0])
+    """A data set without its split, and the one of which `Fashion-MNIST, eight classes` is a part."""
+    name = data_name(dataset.partition(",")[0])
+    return ":".join(name.split(":")[:2]) if name.startswith("tfds:") else name
 
 
 def _fitted(source, class_names: tuple[str, ...], dataset: str):
