@@ -91,7 +91,7 @@ def test_features_are_the_endpoints_of_the_model(random_model, tmp_path, endpoin
 
 
 def test_maps_are_averaged_and_registers_are_no_patches(random_model):
-    resnet = random_model(ResNetSpec(ResNetBody((1, 1), width_factor=0.5), image_size=(32, 32)))
+    resnet = random_model(ResNetSpec(ResNetBody((1,), width_factor=0.5), image_size=(32, 32)))
     name = next(n for n, x in resnet.endpoints.items() if len(x.shape) == 4)
     x = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)
     expected = keras.ops.convert_to_numpy(resnet.features(name)(x)).mean(axis=(1, 2))
@@ -118,8 +118,9 @@ def test_the_identity_follows_weights_endpoint_and_preprocessing(random_model):
         extractor_of(random_model(SPEC), "encoded", pool="mean").identity,
         extractor_of(random_model(SPEC), "encoded", pool="class").identity,
         extractor_of(random_model(SPEC, card=keras_vit.Card("v", "t", preprocessing=RAW))).identity,
+        extractor_of(random_model(SPEC), preprocessing=Preprocessing(resize_to=16)).identity,
     ]
-    assert same[0] == same[1] and len({same[0], *others}) == 5
+    assert same[0] == same[1] and len({same[0], *others}) == 6
 
 
 @pytest.mark.parametrize("batch_size", [1, 5, 64])

@@ -77,8 +77,11 @@ def test_few_shots_of_an_embedded_model(capsys, files, tmp_path):
 @pytest.mark.parametrize("method", ["knn", "linear"])
 def test_other_methods_and_endpoints(capsys, files, method):
     options = ("--method", method, "--endpoint", "encoderblock_1", "--pool", "mean")
+    options += ("--resize-to", 30) if method == "knn" else ()
     found = probe(capsys, files, *options)
     (row,) = found["results"]
+    resized = found["features"]["preprocessing"]["resize_to"]
+    assert resized == row["settings"]["resize_to"] == (30 if method == "knn" else None)
     assert row["study"] == {"knn": "knn", "linear": "probe"}[method]
     assert row["settings"]["endpoint"] == "encoderblock_1" and row["settings"]["pool"] == "mean"
     assert 0.5 < row["value"] < 0.95
@@ -98,6 +101,7 @@ def test_bad_input_is_one_line(capsys, files):
         (("--shots", "1,x"), "--shots takes numbers and all"),
         (("--endpoint", "block3"), "unknown endpoint 'block3'"),
         (("--endpoint", "encoded"), "takes pool"),
+        (("--resize-to", "20"), "at least the 28 pixels"),
         (("--results", "r.csv"), "must end in .jsonl"),
     ):
         code, out, err = call(capsys, MODEL, *data, *options)
@@ -123,10 +127,10 @@ def test_exported_files_give_the_features_of_the_model(capsys, files, tmp_path):
     model = keras_vit.load(MODEL)
     keras_vit.export.saved_model(model, tmp_path / "saved")
     keras_vit.export.litert(model, tmp_path / "m.tflite", output="features")
-    own = open_extractor(MODEL, None, None, None)
+    own = open_extractor(MODEL)
     images = np.random.default_rng(0).uniform(-1, 1, (3, 28, 28, 1)).astype(np.float32)
     for name in ("saved", "m.tflite"):
-        other = open_extractor(str(tmp_path / name), None, None, None)
+        other = open_extractor(str(tmp_path / name))
         assert (other.endpoint, other.dim) == ("features", own.dim)
         assert other.image_size == own.image_size and other.preprocessing == own.preprocessing
         np.testing.assert_allclose(other.predict(images), own.predict(images), atol=2e-5)

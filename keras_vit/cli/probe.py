@@ -66,6 +66,12 @@ def probe(
         Pool | None, typer.Option("--pool", help="How tokens become one vector.")
     ] = None,
     image_size: ImageSize = None,
+    resize_to: Annotated[
+        int | None,
+        typer.Option(
+            "--resize-to", min=1, help="Pixels to resize to before the crop; as the card says."
+        ),
+    ] = None,
     batch_size: Annotated[
         int, typer.Option("--batch-size", min=1, help="Images at a time; changes only speed.")
     ] = 64,
@@ -92,7 +98,7 @@ def probe(
     if results is not None:
         check_file(results, (".jsonl",), force=True)
     sources = _sources(data, test)
-    extractor = open_extractor(model, endpoint, pool and pool.value, size)
+    extractor = open_extractor(model, endpoint, pool and pool.value, size, resize_to)
     from keras_vit.cli.progress import counter
     from keras_vit.train.evaluate import align
     from keras_vit.transfer.features import extract
@@ -161,7 +167,11 @@ def _sources(data: str, test: str | None) -> dict[str, Any]:
 
 
 def open_extractor(
-    name: str, endpoint: str | None, pool: str | None, image_size: tuple[int, int] | None
+    name: str,
+    endpoint: str | None = None,
+    pool: str | None = None,
+    image_size: tuple[int, int] | None = None,
+    resize_to: int | None = None,
 ) -> Any:
     """The `Extractor` of a model or an exported file.
 
@@ -171,18 +181,28 @@ def open_extractor(
     """
     path = Path(name)
     if is_exported(path):
-        if endpoint or pool or image_size:
+        if endpoint or pool or image_size or resize_to:
             raise ValueError(
-                f"{name} is an exported file: what it gives and its image size are fixed."
+                f"{name} is an exported file: what it gives and how images are resized is fixed."
             )
         return _exported(path)
     from keras_vit.transfer.features import extractor_of
     from keras_vit.zoo.api import load
 
     model = load(name, image_size=image_size)
+    rule = model.preprocessing
+    if resize_to and (rule.resize == "none" or resize_to < min(model.spec.image_size)):
+        raise ValueError(
+            f"--resize-to must be at least the {min(model.spec.image_size)} pixels of the model, "
+            f"and its card must say how to resize, got {resize_to} and {rule.resize!r}."
+        )
     try:
         return extractor_of(
-            model, endpoint or "pre_logits", pool=pool, name=name if path.exists() else None
+            model,
+            endpoint or "pre_logits",
+            pool=pool,
+            name=name if path.exists() else None,
+            preprocessing=dataclasses.replace(rule, resize_to=resize_to) if resize_to else rule,
         )
     except KeyError as error:
         raise ValueError(str(error.args[0])) from None

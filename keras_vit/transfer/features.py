@@ -90,6 +90,7 @@ def extractor_of(
     *,
     pool: str | None = None,
     name: str | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> Extractor:
     """The features of a model at one of its endpoints.
 
@@ -99,6 +100,8 @@ def extractor_of(
         pool: for tokens `class` (the first one), `mean` (of the patches), `both` (one after the other);
             for a map `mean`; None for a vector.
         name: for reports; None for the checkpoint's.
+        preprocessing: None for the checkpoint's. The few-shot numbers of the papers are of images
+            stretched to 256 pixels, of which the central 224 are used.
 
     Raises:
         KeyError: no such endpoint.
@@ -117,7 +120,7 @@ def extractor_of(
         dim=int(features.shape[-1]),
         image_size=model.spec.image_size,
         channels=model.spec.in_channels,
-        preprocessing=model.preprocessing,
+        preprocessing=preprocessing or model.preprocessing,
         weights=digest(_content(model, network)),
     )
 

@@ -301,4 +301,9 @@ def results(found: Sequence[FewShot], train: FeatureSet, test: FeatureSet, **abo
 def settings_of(train: FeatureSet) -> dict[str, object]:
     """What a result on frozen features must say of them."""
     kept = ("endpoint", "pool", "resolution", "weights")
-    return {"train": train.name, **{name: train.about.get(name) for name in kept}}
+    rule = train.about.get("preprocessing", {})
+    return {
+        "train": train.name,
+        **{name: train.about.get(name) for name in kept},
+        **{name: rule.get(name) for name in ("resize", "resize_to")},
+    }
