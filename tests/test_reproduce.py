@@ -195,14 +195,15 @@ def test_embedded_models_do_what_their_cards_say_to_the_digit(name, capsys):
     assert found["notes"] == []
 
 
-def with_metric(folder, name: str, value: float) -> str:
-    """A user's table in which the embedded model has another reported number."""
+def with_card(folder, name: str, value: float, mean: float) -> str:
+    """A user's table in which the embedded model has another report or another preprocessing."""
     made = all_cards()[name]
     (metric,) = made.metrics
     names = ", ".join(f'"{n}"' for n in FASHION_MNIST_CLASSES)
     (folder / "mine.toml").write_text(
         f'[[card]]\nvariant = "{made.variant}"\ntag = "{made.tag}"\nfile = "{made.file}"\n'
         f'num_classes = 10\nimage_size = [28, 28]\nclass_names = [{names}]\nsha256 = "{made.sha256}"\n'
+        f"[card.preprocessing]\nmean = [{mean}]\nstd = [127.5]\n"
         f'[[card.metrics]]\ndataset = "{metric.dataset}"\nname = "top1"\nvalue = {value}\n'
         f'source = "wrong"\n',
         "utf-8",
@@ -210,11 +211,15 @@ def with_metric(folder, name: str, value: float) -> str:
     return str(folder)
 
 
-def test_a_wrong_number_in_a_card_is_exit_1(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("KERAS_VIT_CARDS", with_metric(tmp_path, EMBEDDED[0], 95.0))
+@pytest.mark.case("L18")
+@pytest.mark.parametrize(("value", "mean"), [(95.0, 127.5), (90.07, 0.0)], ids=["number", "mean"])
+def test_a_wrong_number_or_preprocessing_in_a_card_is_exit_1(
+    tmp_path, monkeypatch, capsys, value, mean
+):
+    monkeypatch.setenv("KERAS_VIT_CARDS", with_card(tmp_path, EMBEDDED[0], value, mean))
     code, out, err = command(capsys, EMBEDDED[0], "--data", "fashion_mnist:subset_test")
     assert code == 1, err
-    assert "not as reported" in out and "OUTSIDE" in out and "95 %" in out
+    assert "not as reported" in out and "OUTSIDE" in out and f"{value:g} %" in out
 
 
 @pytest.mark.parametrize(
