@@ -23,8 +23,11 @@ def evaluate(
 
     Classes of the data are matched with those of the model by name; the data may have fewer.
     """
+    from keras_vit.data.sources import open_feed_source
+
     size = size_option(image_size)
-    source = open_data(data, classes)
+    # Only images with random access can be picked by class; others are streamed where they must be.
+    source = open_data(data, classes) if classes else open_feed_source(data)
     classifier = open_classifier(model, size)
     from keras_vit.cli.progress import counter
     from keras_vit.train.evaluate import align

@@ -15,7 +15,7 @@ from keras_vit.data.pipeline import Pipeline
 from keras_vit.data.sources import Source
 from keras_vit.data.streams import Stream
 
-Data = TypeVar("Data", Source, Stream)
+Data = TypeVar("Data", bound=Source | Stream)
 Predict = Callable[[np.ndarray], np.ndarray]
 NORMAL_95 = 1.959963984540054  # two-sided 95 % quantile of the normal distribution
 THRESHOLD = 0.5  # a label of a multi-label target counts as predicted from here on
@@ -302,7 +302,8 @@ def align(source: Data, class_names: tuple[str, ...]) -> Data:
         )
     places = np.array([index[name] for name in source.class_names])
     if isinstance(source, Stream):
-        return source.renumbered(places, tuple(class_names))
+        stream: Any = source.renumbered(places, tuple(class_names))
+        return stream
     if source.multi_label:
         labels = np.zeros((len(source), len(class_names)), source.labels.dtype)
         labels[:, places] = source.labels
