@@ -67,9 +67,10 @@ def leaving_on_sigterm(out: Path) -> Iterator[None]:
 
 
 def _kept(out: Path) -> str:
-    kept = any((out / "checkpoints").glob("step_*"))
-    what = "the last checkpoint is kept" if kept else "nothing is kept yet"
-    return f"{what} in {out}; run the same command again to go on."
+    kept = ["finished runs"] if any(out.glob("*/report.json")) else []  # of a transfer, of VTAB
+    kept += ["the last checkpoint"] if any(out.rglob("checkpoints/step_*")) else []
+    what = f"kept in {out}: {' and '.join(kept)}" if kept else f"nothing is kept yet in {out}"
+    return f"{what}; run the same command again to go on."
 
 
 def command_line() -> str:

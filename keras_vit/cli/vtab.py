@@ -77,12 +77,10 @@ def vtab(
 
     chosen = named(tasks)
     lines: list[EpochLines] = []
-    at: list[str] = []
 
     def callbacks(name: str, epochs: int) -> tuple[EpochLines, ...]:
         for line in lines:
             line.stop()
-        at.append(name)
         log(f"{name} ({chosen.index(name) + 1} of {len(chosen)} tasks): {epochs} epochs")
         lines.append(EpochLines(epochs))
         return (lines[-1],)
@@ -104,7 +102,7 @@ def vtab(
                 callbacks=callbacks,
             )
     except KeyboardInterrupt:
-        raise interrupted_run(out / at[-1] if at else out) from None
+        raise interrupted_run(out) from None
     except Preempted as stopped:
         return Answer({"out": str(out), "preempted": str(stopped)}, (str(stopped),))
     finally:
