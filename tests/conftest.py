@@ -28,6 +28,7 @@ BACKEND_FREE = {
     "test_download_machine.py",
     "test_fashion_mnist.py",
     "test_fetch.py",
+    "test_fewshot.py",
     "test_fuzz_cards.py",
     "test_fuzz_hdf5.py",
     "test_fuzz_images.py",
@@ -40,11 +41,17 @@ BACKEND_FREE = {
     "test_images.py",
     "test_imports.py",
     "test_keys.py",
+    "test_knn.py",
     "test_labels.py",
     "test_model_pages.py",
     "test_names.py",
+    "test_objectnet.py",
     "test_packaging.py",
     "test_posemb.py",
+    "test_probe.py",
+    "test_published.py",
+    "test_real.py",
+    "test_results.py",
     "test_safetensors.py",
     "test_sources.py",
     "test_spec.py",
@@ -52,19 +59,28 @@ BACKEND_FREE = {
     "test_tpu_compile.py",
     "test_tpu_plan.py",
 }
-# Files about reading and writing weights and keeping runs, which is the same on every backend: on
-# another than TensorFlow in make test-full only. test_google_npz.py, test_load.py and test_training.py,
-# which resumes runs, stand for them there.
+# Files about reading and writing weights, keeping runs, and measuring, which is the same on every
+# backend: on another than TensorFlow in make test-full only. test_google_npz.py, test_load.py,
+# test_training.py, which resumes runs, test_features.py and test_analysis.py stand for them there.
 SAME_ON_EVERY_BACKEND = {
     "test_checkpoint.py",
     "test_containers.py",
+    "test_figures.py",
     "test_flexi.py",
     "test_huggingface.py",
+    "test_inspect.py",
     "test_keras_hub.py",
+    "test_paper.py",
+    "test_probe_command.py",
+    "test_reproduce.py",
     "test_robust.py",
     "test_task.py",
     "test_timm.py",
+    "test_transfer.py",
+    "test_transfer_data.py",
     "test_variants.py",
+    "test_vtab.py",
+    "test_vtab_run.py",
 }
 FULL_TIMEOUT = 3600  # seconds for one test marked `full`
 
