@@ -92,7 +92,8 @@ def look(
     distances = measures.pixel_distances(grid, pixels)
     found: dict[str, list[np.ndarray]] = {part: [] for part in parts}
     for batch in _batches(images, spec):
-        far, joint, chosen = [], None, {}
+        joint: Any = None
+        far, chosen = [], {}
         for index, attention in layer_attention(backbone, batch):
             if index == spec.num_layers:
                 if "features" in found:
@@ -160,7 +161,8 @@ def layer_attention(backbone: VisionModel, images: np.ndarray) -> Iterator[tuple
         backbone: from `find_backbone`.
         images: preprocessed (B, H, W, C).
     """
-    blocks = [backbone.get_layer(f"encoderblock_{i}") for i in range(backbone.spec.num_layers)]
+    count = transformer_spec(backbone).num_layers
+    blocks = [backbone.get_layer(f"encoderblock_{i}") for i in range(count)]
     embed = keras.Model(backbone.inputs[0], blocks[0].input)
     x = embed(images, training=False)  # (B, N, D)
     for index, block in enumerate(blocks):

@@ -259,8 +259,8 @@ def _figure(width: float, height: float) -> Any:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    figure.get_layout_engine().set(h_pad=0.03, w_pad=0.03, hspace=0.0, wspace=0.0)
+    figure = Figure(figsize=(width, height), dpi=DPI)
+    figure.set_layout_engine("constrained", h_pad=0.03, w_pad=0.03, hspace=0.0, wspace=0.0)
     FigureCanvasAgg(figure)
     return figure
 
