@@ -326,6 +326,17 @@ def test_bad_requests_are_one_sentence(random_model):
         analysis.embedding_filters(model, 0)
 
 
+class Around(keras.Model):
+    """A subclassed model that holds another one."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def call(self, x):
+        return self.inner(x)
+
+
 @pytest.mark.case("W03")
 def test_the_backbone_is_found_inside_other_models(random_model):
     vit = random_model(dataclasses.replace(TINY, num_classes=0))
@@ -335,7 +346,7 @@ def test_the_backbone_is_found_inside_other_models(random_model):
     inputs = keras.Input((12, 20, 3))
     inner = keras.Sequential([keras.Input((12, 20, 3)), keras.layers.Rescaling(1.0), vit])
     functional = keras.Model(inputs, keras.layers.Dense(2)(inner(inputs)))
-    for model in (sequential, functional):
+    for model in (sequential, functional, Around(vit)):
         assert analysis.find_backbone(model) is vit
         np.testing.assert_array_equal(analysis.attention_rollout(model, images), alone)
         assert analysis.position_similarity(model).shape == (3, 5, 3, 5)

@@ -233,6 +233,19 @@ def test_files_that_are_no_images_are_named_and_the_rest_is_shown(folder, tmp_pa
     assert len(json.loads(told.out)["errors"]) == 1
 
 
+def test_of_many_files_some_are_shown_and_all_count(folder, tmp_path, capsys, monkeypatch):
+    from keras_vit.cli import inspect
+
+    monkeypatch.setattr(inspect, "MOST_SHOWN", 2)
+    names = ("broken.png", "a.png", EVIL, "c.png")
+    command = ["inspect", str(folder / "tiny.keras"), *(str(folder / name) for name in names)]
+    out = ["--out", str(tmp_path / "out"), "--what", "distance", "--what", "rollout", "--json"]
+    assert cli.run([*command, *out]) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["images"] == ["a.png", EVIL] and answer["distance"]["images"] == 3
+    assert len(answer["errors"]) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -113,13 +113,13 @@ def inspect(
     parts = tuple(map(str, what)) if what else inspection.PARTS
     broken: list[str] = []
     everything = _of(source, loaded) if source is not None else _read(loaded, images or [], broken)
-    shown = _read(loaded, images[:MOST_SHOWN], broken) if images else _of(source, loaded)
-    found = list(itertools.islice(shown, MOST_SHOWN if images else DEFAULT_SHOWN))
-    if not found:
+    shown = _read(loaded, images, broken) if images else _of(source, loaded)
+    pairs = list(itertools.islice(shown, MOST_SHOWN if images else DEFAULT_SHOWN))
+    if not pairs:
         raise ValueError("none of the images can be read.")
     if images and len(images) > MOST_SHOWN:
         log(f"the first {MOST_SHOWN} images are shown.")
-    names, inputs = zip(*found, strict=True)
+    names, inputs = zip(*pairs, strict=True)
     several = min(limit, len(source) if source is not None else len(images or []))
     total, done = len(inputs) + (several if "distance" in parts else 0), 0
     with counter("images") as bar:
