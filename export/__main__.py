@@ -6,7 +6,7 @@ import sys
 import numpy as np
 
 from keras_vit.export import litert, saved_model
-from keras_vit.export.graph import OUTPUTS
+from keras_vit.export.graph import INPUTS, OUTPUTS
 from keras_vit.export.quantize import MODES
 
 
@@ -18,6 +18,7 @@ def main() -> int:
     parser.add_argument("--format", choices=("litert", "tf_saved_model"), default="litert")
     parser.add_argument("--quantize", choices=MODES, default="float32")
     parser.add_argument("--batch", type=int, default=1, help="images in one run, 0 for resizable")
+    parser.add_argument("--input", choices=INPUTS, default="float32")
     parser.add_argument("--output", choices=OUTPUTS, default="probabilities")
     parser.add_argument("--images", help=".npy file with images to compare on")
     parser.add_argument("--force", action="store_true", help="replace an earlier export")
@@ -38,6 +39,7 @@ def main() -> int:
                 args.path,
                 quantize=None if args.quantize == "float32" else args.quantize,
                 batch=args.batch or None,
+                input=args.input,
                 output=args.output,
                 **shared,
             )

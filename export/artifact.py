@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.export.metadata import Metadata, read_metadata
 from keras_vit.export.report import Report
 
 Outputs = dict[str, np.ndarray]
@@ -23,8 +24,10 @@ class Artifact:
         format: `litert` or `tf_saved_model`.
         input_shape: (B, H, W, C) of what is run; None is any size.
         outputs: names of what `run` returns.
-        run: preprocessed float32 images (B, H, W, C) -> outputs by name, for any B.
+        run: images (B, H, W, C) of `input_type` -> outputs by name, for any B.
         report: what lies beside the artifact, None where nothing does.
+        metadata: what stands in a .tflite file, None where nothing does.
+        input_type: `float32`, preprocessed, or `uint8`, pixels at the size of the model.
     """
 
     path: Path
@@ -33,9 +36,13 @@ class Artifact:
     outputs: tuple[str, ...]
     run: Callable[[np.ndarray], Outputs]
     report: Report | None = None
+    metadata: Metadata | None = None
+    input_type: str = "float32"
 
     def predict(self, images: Any) -> np.ndarray:
         """Preprocessed float images (B, H, W, C) -> probabilities (B, classes).
+
+        Where pixels go in, floats of 0..255 are rounded to them.
 
         Raises:
             ValueError: the images have the wrong shape or type, or the artifact has no classes.
@@ -44,7 +51,7 @@ class Artifact:
         if "probabilities" in outputs:
             return outputs["probabilities"]
         if "logits" in outputs:
-            return _activate(outputs["logits"], self.report)
+            return _activate(outputs["logits"], self.sigmoid)
         if len(outputs) == 1 and "features" not in outputs:
             return next(iter(outputs.values()))  # a file of someone else, taken as it is
         raise ValueError(
@@ -52,14 +59,23 @@ class Artifact:
             f"export again with output='probabilities'."
         )
 
+    @property
+    def sigmoid(self) -> bool:
+        """Whether an image can have several classes, as the report or the metadata says."""
+        if self.report:
+            return self.report.source["spec"].get("classifier_activation") == "sigmoid"
+        return bool(self.metadata and self.metadata.sigmoid)
+
     def checked(self, images: Any) -> np.ndarray:
-        """The images as float32, or a ValueError that says what is wrong with them."""
+        """The images as the artifact takes them, or a ValueError that says what is wrong with them."""
         images = np.asarray(images)
         expected = self.input_shape[1:]
         fits = images.ndim == 4 and all(
             want is None or want == got
             for want, got in zip(expected, images.shape[1:], strict=True)
         )
+        if fits and self.input_type == "uint8":
+            return pixels(images, str(self.path))
         if not fits or not np.issubdtype(images.dtype, np.floating):
             raise ValueError(
                 f"{self.path} takes preprocessed float images of shape (batch, "
@@ -67,6 +83,29 @@ class Artifact:
                 f"8-bit images through model.preprocessor first."
             )
         return np.ascontiguousarray(images, np.float32)
+
+
+def pixels(images: np.ndarray, what: str) -> np.ndarray:
+    """Whole numbers in 0..255 as uint8.
+
+    Args:
+        images: uint8, or floats of about 0..255, which are rounded and cut.
+        what: names the taker in the error.
+
+    Raises:
+        ValueError: floats that are no pixels, normalised ones above all.
+    """
+    if images.dtype == np.uint8:
+        return images
+    low, high = (float(images.min()), float(images.max())) if images.size else (0.0, 0.0)
+    # Bicubic resizing leaves 0..255 a little; what is small and negative was normalised.
+    normalised = low < 0.0 and high < 16.0
+    if not np.issubdtype(images.dtype, np.floating) or normalised or not high < 512.0:
+        raise ValueError(
+            f"{what} takes 8-bit pixels and normalises them itself, got {images.dtype} from {low:.3g} "
+            f"to {high:.3g}: pass uint8 images of its size, not preprocessed ones."
+        )
+    return np.clip(np.rint(images), 0, 255).astype(np.uint8)
 
 
 def open_artifact(
@@ -153,7 +192,12 @@ def _open_litert(path: Path, threads: int, report: Report | None) -> Artifact:
             found.append({n: y[: len(piece)] for n, y in outputs.items()})
         return {n: np.concatenate([part[n] for part in found]) for n in signatures[key]["outputs"]}
 
-    return Artifact(path, "litert", shape, tuple(signatures[key]["outputs"]), run, report)
+    metadata = None
+    with contextlib.suppress(ValueError):  # damaged or of another kind: it runs all the same
+        metadata = read_metadata(path)
+    kind = np.dtype(details["dtype"]).name
+    outputs = tuple(signatures[key]["outputs"])
+    return Artifact(path, "litert", shape, outputs, run, report, metadata, kind)
 
 
 def _open_saved_model(path: Path, key: str, report: Report | None) -> Artifact:
@@ -177,9 +221,8 @@ def _open_saved_model(path: Path, key: str, report: Report | None) -> Artifact:
     raise ValueError(f"{path} has no signature {key}: export it with keras_vit.export.")
 
 
-def _activate(logits: np.ndarray, report: Report | None) -> np.ndarray:
-    spec = report.source["spec"] if report else {}
-    if spec.get("classifier_activation") == "sigmoid":
+def _activate(logits: np.ndarray, sigmoid: bool) -> np.ndarray:
+    if sigmoid:
         return 1.0 / (1.0 + np.exp(-logits))
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return powers / powers.sum(axis=-1, keepdims=True)

@@ -1,7 +1,11 @@
 """What both exporters need of a model: how it is stored, its outputs by name, its origin."""
 
+import dataclasses
 from typing import Any
 
+import numpy as np
+
+INPUTS = ("float32", "uint8")
 OUTPUTS = ("probabilities", "logits", "features")
 
 
@@ -73,6 +77,27 @@ def named_outputs(model: Any) -> Any:
         else:
             tensors["probabilities"] = keras.ops.softmax(tensors["logits"])
     return keras.Model(model.inputs[0], tensors, name=f"{model.name}_outputs")
+
+
+def normalization(model: Any) -> Any:
+    """A layer from uint8 images (B, H, W, C) of the model's own size to its input."""
+    from keras_vit.layers import Preprocessor
+
+    how, channels = model.preprocessing, model.spec.in_channels
+    # A number for each channel: the converter would multiply a single one into the first kernel, and
+    # its mean into the bias, where the rounding of an int8 kernel is as large as the mean.
+    mean, std = (v * channels if len(v) == 1 else v for v in (how.mean, how.std))
+    how = dataclasses.replace(how, resize="none", resize_to=None, mean=mean, std=std)
+    return Preprocessor(model.spec.image_size, how, name="normalization")
+
+
+def rounded_pixels(model: Any, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(uint8 images nearest to preprocessed ones (B, H, W, C), those preprocessed)."""
+    mean, std = (
+        np.asarray(v, np.float32) for v in (model.preprocessing.mean, model.preprocessing.std)
+    )
+    pixels = np.clip(np.rint(inputs * std + mean), 0, 255).astype(np.uint8)
+    return pixels, (pixels.astype(np.float32) - mean) / std
 
 
 def source(model: Any) -> dict[str, Any]:

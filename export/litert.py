@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit.export import flatbuffer, graph, verify
 from keras_vit.export.artifact import Artifact, open_artifact
+from keras_vit.export.metadata import mediapipe_note, metadata_of, with_metadata
 from keras_vit.export.output import check_output, put_in_place, workplace
 from keras_vit.export.quantize import MODES, quantized
 from keras_vit.export.report import DELEGATE_NOTE, Report, versions
@@ -26,6 +27,7 @@ def litert(
     *,
     quantize: str | None = None,
     batch: int | None = 1,
+    input: str = "float32",
     output: str = "probabilities",
     images: Any = None,
     force: bool = False,
@@ -39,6 +41,8 @@ def litert(
             quarter of the size, about twice as fast on CPUs; try it first for phones).
         batch: images in one run. The file is then not resizable; None makes one that is, at the
             price of shape operations.
+        input: `float32`, preprocessed images, or `uint8`, pixels of 0..255 at the size of the model:
+            the normalisation is then inside the file, and the app only resizes.
         output: `probabilities`, `logits`, or `features` (before the head).
         images: to compare on: uint8 images (B, h, w, C) or preprocessed floats (B, H, W, C); None
             makes seeded synthetic ones.
@@ -51,7 +55,7 @@ def litert(
         ExportError: conversion fails, or the file does not do what the model does.
     """
     mode = quantize or "float32"
-    check_options(mode, batch, output)
+    check_options(mode, batch, output, input)
     graph.check_model(model)
     check_size(model.spec, mode)
     target = check_output(path, force=force, folder=False)
@@ -59,6 +63,9 @@ def litert(
         raise ValueError(f"this model has no head, so no {output}: use output='features'.")
     graph.check_backend()
     inputs, synthetic = verify.model_inputs(model, images)
+    given = inputs
+    if input == "uint8":
+        given, inputs = graph.rounded_pixels(model, inputs)
     float_copy, note = graph.float32_model(model)
     outputs = graph.named_outputs(float_copy)
     reference = verify.run_in_chunks(lambda x: {output: outputs(x, training=False)[output]}, inputs)
@@ -68,12 +75,13 @@ def litert(
 
     with workplace(target) as folder:
         made, base = folder / target.name, folder / "float32.tflite"
-        base.write_bytes(convert(outputs, output, batch, estimated_size(model.spec, "float32")))
-        made.write_bytes(
-            base.read_bytes() if mode == "float32" else quantized(base.read_bytes(), mode)
-        )
+        normalization = graph.normalization(model) if input == "uint8" else None
+        expected_size = estimated_size(model.spec, "float32")
+        base.write_bytes(convert(outputs, output, batch, expected_size, normalization))
+        content = base.read_bytes() if mode == "float32" else quantized(base.read_bytes(), mode)
+        made.write_bytes(with_metadata(content, metadata_of(model, output, input)))
         artifact = open_artifact(made)
-        found = verify.run_in_chunks(artifact.run, inputs)
+        found = verify.run_in_chunks(artifact.run, given)
         comparison = verify.compare(
             output, reference[output], found[output], mode, synthetic=synthetic, what=str(target)
         )
@@ -83,7 +91,7 @@ def litert(
             raise verify.ExportError(
                 f"{target} would need TensorFlow operations {flex}; nothing was written."
             )
-        one = inputs[:1] if batch is None else np.repeat(inputs[:1], batch, axis=0)
+        one = given[:1] if batch is None else np.repeat(given[:1], batch, axis=0)
         baseline = None
         if mode != "float32":
             runtime = open_artifact(base)
@@ -111,6 +119,7 @@ def litert(
                 stored_note,
                 verify.agreement_note(comparison),
                 RESIZABLE_NOTE if batch is None else None,
+                mediapipe_note(model, input),
                 f"latency is that of one run with {batch} images." if batch and batch > 1 else None,
                 DELEGATE_NOTE,
             ),
@@ -119,10 +128,12 @@ def litert(
     return report
 
 
-def check_options(mode: str, batch: int | None, output: str) -> None:
+def check_options(mode: str, batch: int | None, output: str, input: str = "float32") -> None:
     """Refuses options that do not exist, with a ValueError."""
     if mode not in MODES:
         raise ValueError(f"quantize must be None, 'float16' or 'dynamic_int8', got {mode!r}.")
+    if input not in graph.INPUTS:
+        raise ValueError(f"input must be one of {list(graph.INPUTS)}, got {input!r}.")
     if output not in graph.OUTPUTS:
         raise ValueError(f"output must be one of {list(graph.OUTPUTS)}, got {output!r}.")
     if batch is not None and (not isinstance(batch, int) or batch < 1):
@@ -131,7 +142,13 @@ def check_options(mode: str, batch: int | None, output: str) -> None:
         )
 
 
-def convert(outputs: Any, output: str, batch: int | None, expected_size: int) -> bytes:
+def convert(
+    outputs: Any,
+    output: str,
+    batch: int | None,
+    expected_size: int,
+    normalization: Any = None,
+) -> bytes:
     """The float32 .tflite of one named output, from a temporary SavedModel with one signature.
 
     Args:
@@ -139,6 +156,8 @@ def convert(outputs: Any, output: str, batch: int | None, expected_size: int) ->
         output: the one to keep, under this name; the converter drops the rest.
         batch: images in one run, or None.
         expected_size: bytes; beyond 2 GiB weights are stored after the flatbuffer.
+        normalization: a layer from uint8 pixels to the input of the model, which becomes a part of
+            the file; None for one that takes what the model takes.
 
     Raises:
         ExportError: the converter refuses the graph.
@@ -146,14 +165,15 @@ def convert(outputs: Any, output: str, batch: int | None, expected_size: int) ->
     import keras
     import tensorflow as tf
 
+    def served(images):
+        given = images if normalization is None else normalization(images)
+        return {output: outputs(given, training=False)[output]}
+
     shape = (batch, *outputs.inputs[0].shape[1:])
+    kind = tf.float32 if normalization is None else tf.uint8
     archive = keras.export.ExportArchive()
     archive.track(outputs)
-    archive.add_endpoint(
-        SIGNATURE,
-        lambda images: {output: outputs(images, training=False)[output]},
-        [tf.TensorSpec(shape, tf.float32, name="images")],
-    )
+    archive.add_endpoint(SIGNATURE, served, [tf.TensorSpec(shape, kind, name="images")])
     with tempfile.TemporaryDirectory() as folder:
         archive.write_out(folder, verbose=False)
         converter = tf.lite.TFLiteConverter.from_saved_model(folder, signature_keys=[SIGNATURE])
@@ -171,7 +191,7 @@ def convert(outputs: Any, output: str, batch: int | None, expected_size: int) ->
 def _signatures(
     artifact: Artifact, output: str, found: np.ndarray, batch: int | None
 ) -> dict[str, Any]:
-    inputs = {"images": [list(artifact.input_shape), "float32"]}
+    inputs = {"images": [list(artifact.input_shape), artifact.input_type]}
     return {
         SIGNATURE: {
             "inputs": inputs,

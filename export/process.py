@@ -24,6 +24,7 @@ def in_tensorflow_process(
     format: str = "litert",
     quantize: str | None = None,
     batch: int | None = 1,
+    input: str = "float32",
     output: str = "probabilities",
     images: Any = None,
     force: bool = False,
@@ -33,8 +34,8 @@ def in_tensorflow_process(
     Args:
         model: a VisionModel.
         path: the file or folder to write.
-        format: `litert` or `tf_saved_model`, which knows no `quantize`, `batch` and `output`.
-        quantize, batch, output, images, force: as for `litert`.
+        format: `litert` or `tf_saved_model`, which knows no `quantize`, `batch`, `input` and `output`.
+        quantize, batch, input, output, images, force: as for `litert`.
 
     Raises:
         ValueError, TypeError, FileExistsError: as for `litert`, before anything is started.
@@ -47,9 +48,10 @@ def in_tensorflow_process(
     options = []
     if not folder:
         mode = quantize or "float32"
-        check_options(mode, batch, output)
+        check_options(mode, batch, output, input)
         check_size(model.spec, mode)
-        options = ["--quantize", mode, "--batch", str(batch or 0), "--output", output]
+        options = ["--quantize", mode, "--batch", str(batch or 0)]
+        options += ["--input", input, "--output", output]
     target = check_output(path, force=force, folder=folder).absolute()
     with tempfile.TemporaryDirectory() as work:
         saved = Path(work) / "model.keras"

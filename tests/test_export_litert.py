@@ -257,7 +257,9 @@ def test_report_has_size_and_latency_of_float_and_quantised(files):
     path, report = files["dynamic_int8"]
     again = export.Report.read(path)
     assert again == report
-    assert report.baseline["size"] == files[None][1].size > 2.5 * report.size
+    # The file of the float32 mode has metadata on top.
+    assert report.baseline["size"] < files[None][1].size < report.baseline["size"] + 1000
+    assert report.baseline["size"] > 2.5 * report.size
     for latency in (report.latency, export.Latency(**report.baseline["latency"])):
         assert 0 < latency.low_ms <= latency.median_ms <= latency.high_ms
         assert latency.threads == 1 and latency.runs >= 3

@@ -130,6 +130,8 @@ def test_the_documented_extras_exist(arguments):
         "bench",
         "gs",
         "real",
+        "onnx",
+        "mediapipe",
         "all",
     } == set(arguments["extras_require"])
 

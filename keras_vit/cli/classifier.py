@@ -53,7 +53,7 @@ def open_classifier(name: str, image_size: tuple[int, int] | None = None) -> Cla
     """Opens a model or an exported file.
 
     Raises:
-        ValueError: it has no classes to predict, or an exported file has no report beside it.
+        ValueError: it has no classes to predict, or an exported file says nothing of itself.
         FileNotFoundError: it is not on this machine.
     """
     path = Path(name)
@@ -84,23 +84,44 @@ def open_classifier(name: str, image_size: tuple[int, int] | None = None) -> Cla
 
 def _exported(name: str) -> Classifier:
     from keras_vit.export import open_artifact
+    from keras_vit.export.metadata import pixels_rule
 
     artifact = open_artifact(name)
     if artifact.report is None:
-        raise ValueError(
-            f"{name} has no report beside it, so its classes and preprocessing are unknown: export "
-            f"it with keras-vit export, and keep the .json with it."
-        )
+        return _described(name, artifact)
     source: dict[str, Any] = artifact.report.source
     spec, card = source["spec"], source["card"] or {}
+    preprocessing = Preprocessing(**card.get("preprocessing", {}))
+    if artifact.input_type == "uint8":
+        preprocessing = pixels_rule(preprocessing)
     return Classifier(
         name=name,
         kind=artifact.format,
         predict=artifact.predict,
         image_size=tuple(spec["image_size"]),
         channels=spec["in_channels"],
-        preprocessing=Preprocessing(**card.get("preprocessing", {})),
+        preprocessing=preprocessing,
         class_names=tuple(artifact.report.class_names),
         sigmoid=spec["classifier_activation"] == "sigmoid",
         card=Card.from_dict(card) if card else None,
+    )
+
+
+def _described(name: str, artifact: Any) -> Classifier:
+    """An exported file without a report, by the metadata inside it."""
+    found = artifact.metadata
+    if found is None or not found.class_names:
+        raise ValueError(
+            f"{name} has no report beside it and no labels inside, so its classes and preprocessing "
+            f"are unknown: export it with keras-vit export, which writes both."
+        )
+    return Classifier(
+        name=name,
+        kind=artifact.format,
+        predict=artifact.predict,
+        image_size=found.image_size,
+        channels=found.channels,
+        preprocessing=found.preprocessing,
+        class_names=found.class_names,
+        sigmoid=found.sigmoid,
     )

@@ -70,6 +70,13 @@ class Quantize(StrEnum):
     dynamic_int8 = "dynamic_int8"
 
 
+class Input(StrEnum):
+    """Choices of export --input."""
+
+    float32 = "float32"
+    uint8 = "uint8"
+
+
 class Output(StrEnum):
     """Choices of export --output."""
 
@@ -166,6 +173,14 @@ def export(
         int,
         typer.Option("--batch", min=0, help="Images in one run of a .tflite; 0 for any number."),
     ] = 1,
+    input: Annotated[
+        Input,
+        typer.Option(
+            "--input",
+            help="Of a .tflite file: preprocessed float32 images, or uint8 pixels, with the "
+            "normalisation inside the file.",
+        ),
+    ] = Input.float32,
     output: Annotated[
         Output, typer.Option("--output", help="Of a .tflite file.")
     ] = Output.probabilities,
@@ -182,8 +197,11 @@ def export(
     Where Keras runs on JAX, a process of its own with TensorFlow does the work.
     """
     folder = format == Format.saved_model or (format is None and out.suffix != ".tflite")
-    if folder and (quantize, output, batch) != (Quantize.float32, Output.probabilities, 1):
-        raise ValueError("a SavedModel knows no --quantize, --output and --batch: leave them out.")
+    plain = (Quantize.float32, Input.float32, Output.probabilities, 1)
+    if folder and (quantize, input, output, batch) != plain:
+        raise ValueError(
+            "a SavedModel knows no --quantize, --input, --output and --batch: leave them out."
+        )
     from keras_vit.export import output as outputs
 
     if os.path.lexists(out) and not force:
@@ -203,6 +221,7 @@ def export(
         folder=folder,
         quantize=None if quantize == Quantize.float32 else quantize.value,
         batch=batch or None,
+        input=input.value,
         output=output.value,
         images=images,
         force=force,
