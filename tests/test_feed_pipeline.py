@@ -327,6 +327,8 @@ REFUSED = {
     "uint8 evaluation": ({"uint8": True}, "uint8 images cannot be mixed"),
     "pad in training": ({"training": True, "pad": True}, "pad=True is for evaluation"),
     "hosts without pad": ({"shard": (0, 2)}, "several hosts needs pad=True"),
+    "buffer": ({"shuffle_buffer": 0}, "must be at least 1, got 0 and"),
+    "threads": ({"threads": -2}, "must be at least 1, got 10000 and -2"),
     "random crop": (
         {"training": True, "augment": Augment(crop="random", resize=5)},
         "4x6 needs resize of at least 6, got 5",

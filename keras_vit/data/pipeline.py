@@ -118,6 +118,11 @@ class Pipeline:
                 f"that is a multiple of it, and not more than the {len(self.source)} examples of "
                 f"{self.source.name}."
             )
+        if self.shuffle_buffer < 1 or self.threads < 1:
+            raise ValueError(
+                f"shuffle_buffer and threads must be at least 1, got {self.shuffle_buffer} and "
+                f"{self.threads}."
+            )
         if means not in (1, self.channels):
             raise ValueError(
                 f"the preprocessing is for {means} channels, but the images have {self.channels}."
