@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.data.decode import decode_jpeg
 from keras_vit.export import graph, verify
 from keras_vit.export.artifact import open_artifact
 from keras_vit.export.output import check_output, put_in_place, workplace
 from keras_vit.export.report import Report, versions
+
+DECODED_CHANNELS = (1, 3)  # what image files hold
 
 
 def saved_model(model: Any, path: str | Path, *, images: Any = None, force: bool = False) -> Report:
@@ -17,9 +20,10 @@ def saved_model(model: Any, path: str | Path, *, images: Any = None, force: bool
 
     Signatures, each with one input `images` and any batch size: `serving_default` (preprocessed
     float32 images -> `logits`, `probabilities`), `serve_uint8` (uint8 images of any size -> the
-    same), `features` (-> `features`, what the head sees), and Keras's own `serve` (-> `output_0`,
-    what calling the model gives). A model without a head gives `features` everywhere. The folder
-    loads with TensorFlow alone.
+    same), `serve_jpeg` (the bytes of JPEG files, (B,) strings, each of its own size -> the same; for
+    models of 1 or 3 channels), `features` (-> `features`, what the head sees), and Keras's own
+    `serve` (-> `output_0`, what calling the model gives). A model without a head gives `features`
+    everywhere. The folder loads with TensorFlow alone.
 
     Args:
         model: a VisionModel.
@@ -81,6 +85,16 @@ def _write(model: Any, outputs: Any, folder: Path) -> None:
 
     floats = tf.TensorSpec((None, *outputs.inputs[0].shape[1:]), tf.float32, name="images")
     pixels = tf.TensorSpec((None, None, None, model.spec.in_channels), tf.uint8, name="images")
+    strings = tf.TensorSpec((None,), tf.string, name="images")
+
+    def of_file(contents):
+        return preprocessor(decode_jpeg(contents, model.spec.in_channels)[None])[0]
+
+    def of_files(contents):
+        # One by one, because every image may have another size.
+        made = tf.TensorSpec(outputs.inputs[0].shape[1:], tf.float32)
+        return served(tf.map_fn(of_file, contents, fn_output_signature=made))
+
     endpoints = {
         "serving_default": (served, floats),
         "serve_uint8": (lambda images: served(preprocessor(images)), pixels),
@@ -90,6 +104,8 @@ def _write(model: Any, outputs: Any, folder: Path) -> None:
         ),
         "serve": (lambda images: outputs(images, training=False)[called], floats),
     }
+    if model.spec.in_channels in DECODED_CHANNELS:
+        endpoints["serve_jpeg"] = (of_files, strings)
     archive = keras.export.ExportArchive()
     archive.track(outputs)
     for name, (function, signature) in endpoints.items():
@@ -111,6 +127,10 @@ def _check(model: Any, outputs: Any, folder: Path, inputs: np.ndarray, synthetic
         "features": (inputs, inputs, "features", "features"),
         "serve": (inputs, inputs, called, "output_0"),
     }
+    if model.spec.in_channels in DECODED_CHANNELS:
+        files = np.array([tf.io.encode_jpeg(image).numpy() for image in pixels], object)
+        decoded = np.stack([decode_jpeg(file, model.spec.in_channels) for file in files])
+        cases["serve_jpeg"] = (files, verify.model_inputs(model, decoded)[0], main, main)
     comparisons, signatures = {}, {}
     for name, (given, keras_input, output, key) in cases.items():
         signature = loaded.signatures[name]  # pyright: ignore[reportAttributeAccessIssue]
@@ -124,7 +144,7 @@ def _check(model: Any, outputs: Any, folder: Path, inputs: np.ndarray, synthetic
             reference,
             verify.run_in_chunks(run, given)[key],
             "float32",
-            synthetic=synthetic or given is pixels,
+            synthetic=synthetic or given is not inputs,
             what=f"signature {name} of {path}",
         )
         arguments = signature.structured_input_signature[1]

@@ -1,11 +1,13 @@
 """SavedModel folders: every signature, in a process that knows only TensorFlow."""
 
+import io
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from keras_vit import export
 from keras_vit.card import Card, Preprocessing
@@ -47,11 +49,12 @@ import sys
 import numpy as np
 import tensorflow as tf
 loaded = tf.saved_model.load(sys.argv[1])
-given = np.load(sys.argv[2])
+given = dict(np.load(sys.argv[2]))
+given["files"] = [bytes(given[f"file_{i}"]) for i in range(32)]
 found = {}
 for name, signature in loaded.signatures.items():
     for batch in (1, 3, 32):
-        images = given["pixels" if name == "serve_uint8" else "floats"][:batch]
+        images = given[{"serve_uint8": "pixels", "serve_jpeg": "files"}.get(name, "floats")][:batch]
         for output, values in signature(images=tf.constant(images)).items():
             found[f"{name}/{output}/{batch}"] = values.numpy()
 assert not [name for name in sys.modules if name.startswith("keras_vit")]
@@ -76,10 +79,24 @@ def pixels():
 
 
 @pytest.fixture(scope="module")
-def fresh(model, exported, pixels, tmp_path_factory):
+def photos():
+    """32 JPEG files, each of another size, some grey."""
+    files = []
+    for i in range(32):
+        file = io.BytesIO()
+        pixels = synthetic_images((30 + 5 * i, 90 - 2 * i, 3), 1, seed=i)[0]
+        image = Image.fromarray(pixels).convert("L" if i % 5 == 4 else "RGB")
+        image.save(file, "JPEG", quality=90)
+        files.append(file.getvalue())
+    return files
+
+
+@pytest.fixture(scope="module")
+def fresh(model, exported, pixels, photos, tmp_path_factory):
     """What a process with TensorFlow alone gets from the folder."""
     folder = tmp_path_factory.mktemp("fresh")
-    np.savez(folder / "given.npz", pixels=pixels, floats=model_inputs(model, pixels)[0])
+    bytes_of = {f"file_{i}": np.frombuffer(file, np.uint8) for i, file in enumerate(photos)}
+    np.savez(folder / "given.npz", pixels=pixels, floats=model_inputs(model, pixels)[0], **bytes_of)
     arguments = [str(exported[0]), str(folder / "given.npz"), str(folder / "found.npz")]
     done = subprocess.run([sys.executable, "-c", FRESH, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -111,6 +128,27 @@ def test_uint8_signature_preprocesses_as_offline(model, fresh, pixels, batch):
     )
 
 
+@pytest.mark.case("E05")
+@pytest.mark.parametrize("batch", [1, 3, 32])
+def test_jpeg_signature_reads_files_of_any_size(model, fresh, photos, batch):
+    found = fresh[f"serve_jpeg/probabilities/{batch}"]
+    # Decoded by Pillow, whose pixels TensorFlow's exact transform gives.
+    one_by_one = model.predict_images(photos[:batch], top=5)
+    for row, predictions in zip(found, one_by_one, strict=True):
+        expected = np.zeros(5)
+        for _, index, probability in predictions:
+            expected[index] = probability
+        np.testing.assert_allclose(row, expected, atol=1e-4, rtol=0)
+
+
+def test_jpeg_signature_refuses_what_is_no_image(exported):
+    import tensorflow as tf
+
+    signature = tf.saved_model.load(str(exported[0])).signatures["serve_jpeg"]
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        signature(images=tf.constant([b"no image"]))
+
+
 @pytest.mark.case("E01")
 @pytest.mark.case("E02")
 def test_signatures_have_names_types_and_any_batch(exported):
@@ -125,6 +163,7 @@ def test_signatures_have_names_types_and_any_batch(exported):
             "outputs": {"features": [[None, 16], "float32"]},
         },
         "serve": {"inputs": {"images": floats}, "outputs": {"output_0": [[None, 5], "float32"]}},
+        "serve_jpeg": {"inputs": {"images": [[None], "string"]}, "outputs": classes},
     }
 
 
@@ -138,7 +177,7 @@ def test_graph_has_no_einsum(exported):
 def test_report_lies_inside_and_covers_every_signature(exported):
     path, report = exported
     assert export.Report.read(path) == report
-    assert set(report.comparisons) == {"serving_default", "serve_uint8", "features", "serve"}
+    assert set(report.comparisons) == set(report.signatures)
     assert all(c.largest_error <= c.bound[1] for c in report.comparisons.values())
     assert report.class_names == CARD.class_names
     assert report.source["card"]["tag"] == "random"
