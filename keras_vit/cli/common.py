@@ -49,21 +49,24 @@ class Interrupted(Exception):
     """Ctrl-C; the text says what is kept and how to go on."""
 
 
-def interrupted_run(out: Path) -> Interrupted:
-    """What to raise when a training run in a folder is stopped: it says what is kept there."""
-    return Interrupted(_kept(out))
-
-
 @contextlib.contextmanager
-def leaving_on_sigterm(out: Path) -> Iterator[None]:
-    """Ends a training run in a folder with `Preempted` also before and after its steps."""
+def training_run(out: Path) -> Iterator[None]:
+    """A training run in a folder: an interruption says what is kept there.
+
+    Raises:
+        Interrupted: Ctrl-C.
+        Preempted: SIGTERM, also before and after the steps.
+    """
     from keras_vit.train.preemption import Preempted, on_sigterm
 
     def leave() -> None:
         raise Preempted(f"stopped by SIGTERM: {_kept(out)}")
 
-    with on_sigterm(leave):
-        yield
+    try:
+        with on_sigterm(leave):
+            yield
+    except KeyboardInterrupt:
+        raise Interrupted(_kept(out)) from None
 
 
 def _kept(out: Path) -> str:
@@ -109,6 +112,12 @@ def command(function: Callable[..., Answer]) -> Callable[..., int]:
         try:
             with contextlib.redirect_stdout(sys.stderr), hidden_native_output():
                 answer = function(**arguments)
+        except SystemExit as stopped:
+            from keras_vit.train.preemption import Preempted
+
+            if not isinstance(stopped, Preempted):
+                raise
+            answer = Answer({"preempted": str(stopped)}, (str(stopped),))
         except KeyboardInterrupt as stopped:  # a download says what is kept of it
             raise Interrupted(
                 f"{stopped or 'nothing is left half-written; run it again'}."
@@ -207,9 +216,9 @@ def check_file(path: Path, suffixes: tuple[str, ...], force: bool) -> None:
 
 
 def is_exported(path: Path) -> bool:
-    """Whether a path is an exported model: a .tflite file or a folder, unless it holds weights."""
+    """Whether a path is an exported model: a .tflite or .onnx file or a folder, unless it holds weights."""
     holds_weights = (path / "config.json").is_file() or any(path.glob("*.safetensors"))
-    return path.suffix == ".tflite" or (path.is_dir() and not holds_weights)
+    return path.suffix in (".tflite", ".onnx") or (path.is_dir() and not holds_weights)
 
 
 def check_parent(path: Path) -> None:

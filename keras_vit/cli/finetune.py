@@ -14,11 +14,10 @@ from keras_vit.cli.common import (
     Force,
     Set,
     command_line,
-    interrupted_run,
-    leaving_on_sigterm,
     log,
     open_data,
     size_option,
+    training_run,
 )
 from keras_vit.cli.evaluate import evaluation_view
 
@@ -98,10 +97,9 @@ def finetune(
     size = size_option(image_size)
     source = open_data(data, classes)
     validation = open_data(val, classes) if val else None
-    from keras_vit.cli.progress import EpochLines
+    from keras_vit.cli.progress import epoch_lines
     from keras_vit.train import overrides
     from keras_vit.train.finetune import finetune as tune
-    from keras_vit.train.preemption import Preempted
     from keras_vit.train.recipe import Recipe
 
     changes = [
@@ -119,39 +117,31 @@ def finetune(
     ]
     changes += _augmentations(augment) if augment else []
     changes += more or []
-    lines: list[EpochLines] = []
+    with training_run(out), epoch_lines() as lines:
+        line = lines(0)
 
-    def recipe(default: Recipe) -> Recipe:
-        made = overrides.apply(default, changes)
-        per_epoch = max(1, len(source) // made.batch_size)
-        lines[0].epochs = -(-made.total_steps(per_epoch) // per_epoch)
-        log(f"{len(source):,} images of {source.num_classes} classes; {_told(made)}")
-        return made
+        def recipe(default: Recipe) -> Recipe:
+            made = overrides.apply(default, changes)
+            per_epoch = max(1, len(source) // made.batch_size)
+            line.epochs = -(-made.total_steps(per_epoch) // per_epoch)
+            log(f"{len(source):,} images of {source.num_classes} classes; {_told(made)}")
+            return made
 
-    lines.append(EpochLines(0))
-    try:
-        with leaving_on_sigterm(out):
-            found = tune(
-                model,
-                source,
-                out=out,
-                validation=validation,
-                val_split=val_split,
-                image_size=size,
-                recipe=recipe,
-                from_scratch=from_scratch,
-                freeze=freeze,
-                force=force,
-                seed=seed,
-                command=command_line(),
-                callbacks=(lines[0],),
-            )
-    except KeyboardInterrupt:
-        raise interrupted_run(out) from None
-    except Preempted as stopped:
-        return Answer({"out": str(out), "preempted": str(stopped)}, (str(stopped),))
-    finally:
-        lines[0].stop()
+        found = tune(
+            model,
+            source,
+            out=out,
+            validation=validation,
+            val_split=val_split,
+            image_size=size,
+            recipe=recipe,
+            from_scratch=from_scratch,
+            freeze=freeze,
+            force=force,
+            seed=seed,
+            command=command_line(),
+            callbacks=(line,),
+        )
     report = found.report
     files = f"{out}/model.keras, model.npz, report.md and report.json"
     head = f"best of {report['epochs']} epochs: {report['best_epoch']}; {report['evaluated_on']} images:"

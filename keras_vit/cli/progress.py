@@ -68,3 +68,21 @@ class EpochLines(keras.callbacks.Callback):
     def stop(self) -> None:
         """Takes the bar away, also after an interruption."""
         self.bar.stop()
+
+
+@contextlib.contextmanager
+def epoch_lines() -> Iterator[Callable[[int], EpochLines]]:
+    """From a number of epochs to their bar and lines; that of the run before is taken away."""
+    shown: list[EpochLines] = []
+
+    def lines(epochs: int) -> EpochLines:
+        for before in shown:
+            before.stop()
+        shown.append(EpochLines(epochs))
+        return shown[-1]
+
+    try:
+        yield lines
+    finally:
+        for each in shown:
+            each.stop()

@@ -11,9 +11,8 @@ from keras_vit.cli.common import (
     Set,
     bytes_text,
     command_line,
-    interrupted_run,
-    leaving_on_sigterm,
     log,
+    training_run,
 )
 from keras_vit.cli.evaluate import evaluation_view
 
@@ -85,8 +84,7 @@ def train(
     placement = open_devices(devices, model_parallel=model_parallel)
     if placement.is_chief:
         check_out(out, force)
-    from keras_vit.cli.progress import EpochLines
-    from keras_vit.train.preemption import Preempted
+    from keras_vit.cli.progress import epoch_lines
     from keras_vit.train.task import resolve, run_task
 
     task = resolve(
@@ -100,32 +98,22 @@ def train(
         seed=seed,
         smoke=smoke,
     )
-    lines: list[EpochLines] = []
+    with training_run(out), epoch_lines() as lines:
 
-    def callbacks(count: int) -> tuple[EpochLines, ...]:
-        log(f"{recipe}: {count} epochs, state kept in {out} after each")
-        lines.append(EpochLines(count))
-        return tuple(lines)
+        def callbacks(count: int):
+            log(f"{recipe}: {count} epochs, state kept in {out} after each")
+            return (lines(count),)
 
-    try:
-        with leaving_on_sigterm(out):
-            report: dict[str, Any] = run_task(
-                task,
-                out,
-                placement=placement,
-                smoke=smoke,
-                checkpoint_steps=checkpoint_steps,
-                force=force,
-                command=command_line(),
-                callbacks=callbacks,
-            )
-    except KeyboardInterrupt:
-        raise interrupted_run(out) from None
-    except Preempted as stopped:
-        return Answer({"out": str(out), "preempted": str(stopped)}, (str(stopped),))
-    finally:
-        for line in lines:
-            line.stop()
+        report: dict[str, Any] = run_task(
+            task,
+            out,
+            placement=placement,
+            smoke=smoke,
+            checkpoint_steps=checkpoint_steps,
+            force=force,
+            command=command_line(),
+            callbacks=callbacks,
+        )
     size = bytes_text(report["file_bytes"])
     written = f"written: {out}/model.keras, model.npz ({size}), report.md and report.json"
     measured = evaluation_view(report["evaluation"]) if "evaluation" in report else ()

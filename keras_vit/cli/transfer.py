@@ -10,10 +10,9 @@ from keras_vit.cli.common import (
     Force,
     Set,
     command_line,
-    interrupted_run,
-    leaving_on_sigterm,
     log,
     table,
+    training_run,
 )
 
 
@@ -72,17 +71,9 @@ def transfer(
     from keras_vit.train.distribute import open_devices
 
     placement = open_devices(devices)
-    from keras_vit.cli.progress import EpochLines
+    from keras_vit.cli.progress import epoch_lines
     from keras_vit.results import store
-    from keras_vit.train.preemption import Preempted
     from keras_vit.transfer import protocol as protocols
-
-    lines: list[EpochLines] = []
-
-    def callbacks(name: str, epochs: int) -> tuple[EpochLines, ...]:
-        log(f"{name}: {epochs} epochs")
-        lines.append(EpochLines(epochs))
-        return (lines[-1],)
 
     seed_numbers = tuple(map(int, _numbers("--seeds", seeds)))
     if smoke:
@@ -91,30 +82,27 @@ def transfer(
         images = protocols.images(data, test=test, data_dir=data_dir, seed=seed_numbers[0])
     else:
         raise ValueError("transfer needs images: give --data pets, tfds:NAME or folder:PATH.")
-    try:
-        with leaving_on_sigterm(out):
-            report = protocols.run_transfer(
-                model,
-                images,
-                out,
-                placement=placement,
-                protocol=protocol,
-                rates=_numbers("--rates", rates) if rates else None,
-                high_resolution=high_resolution,
-                changes=more or (),
-                seeds=seed_numbers,
-                smoking=smoke,
-                force=force,
-                command=command_line(),
-                callbacks=callbacks,
-            )
-    except KeyboardInterrupt:
-        raise interrupted_run(out) from None
-    except Preempted as stopped:
-        return Answer({"out": str(out), "preempted": str(stopped)}, (str(stopped),))
-    finally:
-        for line in lines:
-            line.stop()
+    with training_run(out), epoch_lines() as lines:
+
+        def callbacks(name: str, epochs: int):
+            log(f"{name}: {epochs} epochs")
+            return (lines(epochs),)
+
+        report = protocols.run_transfer(
+            model,
+            images,
+            out,
+            placement=placement,
+            protocol=protocol,
+            rates=_numbers("--rates", rates) if rates else None,
+            high_resolution=high_resolution,
+            changes=more or (),
+            seeds=seed_numbers,
+            smoking=smoke,
+            force=force,
+            command=command_line(),
+            callbacks=callbacks,
+        )
     if results and placement.is_chief:
         store.add(results, [protocols.result_of(report)])
     return Answer({"out": str(out), **report}, _view(report, out))

@@ -12,9 +12,8 @@ from keras_vit.cli.common import (
     Force,
     Set,
     command_line,
-    interrupted_run,
-    leaving_on_sigterm,
     log,
+    training_run,
 )
 
 
@@ -68,46 +67,33 @@ def vtab(
     from keras_vit.train.distribute import open_devices
 
     placement = open_devices(devices)
-    from keras_vit.cli.progress import EpochLines
+    from keras_vit.cli.progress import epoch_lines
     from keras_vit.results.tables import beside_published
-    from keras_vit.train.preemption import Preempted
     from keras_vit.transfer.vtab.means import means
     from keras_vit.transfer.vtab.run import RESULTS, run_vtab
     from keras_vit.transfer.vtab.tasks import TASKS
 
     chosen = named(tasks)
-    lines: list[EpochLines] = []
+    with training_run(out), epoch_lines() as lines:
 
-    def callbacks(name: str, epochs: int) -> tuple[EpochLines, ...]:
-        for line in lines:
-            line.stop()
-        log(f"{name} ({chosen.index(name) + 1} of {len(chosen)} tasks): {epochs} epochs")
-        lines.append(EpochLines(epochs))
-        return (lines[-1],)
+        def callbacks(name: str, epochs: int):
+            log(f"{name} ({chosen.index(name) + 1} of {len(chosen)} tasks): {epochs} epochs")
+            return (lines(epochs),)
 
-    try:
-        with leaving_on_sigterm(out):
-            rows = run_vtab(
-                model,
-                out,
-                placement=placement,
-                tasks=chosen,
-                protocol=protocol.value,
-                data_dir=data_dir,
-                changes=more or (),
-                seed=seed,
-                smoking=smoke,
-                force=force,
-                command=command_line(),
-                callbacks=callbacks,
-            )
-    except KeyboardInterrupt:
-        raise interrupted_run(out) from None
-    except Preempted as stopped:
-        return Answer({"out": str(out), "preempted": str(stopped)}, (str(stopped),))
-    finally:
-        for line in lines:
-            line.stop()
+        rows = run_vtab(
+            model,
+            out,
+            placement=placement,
+            tasks=chosen,
+            protocol=protocol.value,
+            data_dir=data_dir,
+            changes=more or (),
+            seed=seed,
+            smoking=smoke,
+            force=force,
+            command=command_line(),
+            callbacks=callbacks,
+        )
     titles = {f"VTAB {task.title}": name for name, task in TASKS.items()}
     found = means({titles[row.data]: row.value for row in rows})
     data = {
