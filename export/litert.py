@@ -1,6 +1,7 @@
 """LiteRT (.tflite) for phones: one signature, fixed batch, builtin operations only."""
 
 import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ import numpy as np
 from keras_vit.export import flatbuffer, graph, verify
 from keras_vit.export.artifact import Artifact, open_artifact
 from keras_vit.export.metadata import mediapipe_note, metadata_of, with_metadata
+from keras_vit.export.modes import Options, check_quantization, quantization_notes, quantize_file
 from keras_vit.export.output import check_output, put_in_place, workplace
-from keras_vit.export.quantize import MODES, quantized
 from keras_vit.export.report import DELEGATE_NOTE, Report, versions
 from keras_vit.export.size import LIMIT, check_size, estimated_size
 
@@ -30,23 +31,38 @@ def litert(
     input: str = "float32",
     output: str = "probabilities",
     images: Any = None,
+    labels: Any = None,
+    float_layers: Sequence[str] = (),
+    strict: bool = False,
+    calibration: str = "minmax",
+    max_drop: float | None = None,
     force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Exports a model as a .tflite file, runs it, compares it with the model, and reports.
 
     Args:
         model: a VisionModel.
         path: the file to write; the report goes to `<path>.json`.
-        quantize: None for float32, `float16` (half the size, same speed) or `dynamic_int8` (a
-            quarter of the size, about twice as fast on CPUs; try it first for phones).
+        quantize: None for float32, `float16` (half the size, same speed), `dynamic_int8` (a
+            quarter of the size, about twice as fast on CPUs; try it first for phones),
+            `int4_weights` (an eighth), or for NPUs `int8` and `int16x8`, which need images.
         batch: images in one run. The file is then not resizable; None makes one that is, at the
             price of shape operations.
         input: `float32`, preprocessed images, or `uint8`, pixels of 0..255 at the size of the model:
             the normalisation is then inside the file, and the app only resizes.
         output: `probabilities`, `logits`, or `features` (before the head).
-        images: to compare on: uint8 images (B, h, w, C) or preprocessed floats (B, H, W, C); None
-            makes seeded synthetic ones.
+        images: to calibrate and compare on: uint8 images (B, h, w, C) or preprocessed floats
+            (B, H, W, C); None makes seeded synthetic ones, which calibrate nothing.
+        labels: class indices (B,) of the images, for `max_drop`.
+        float_layers: patterns of layer names that stay in float32: `["head",
+            "encoderblock_.*/norm.*"]`. `int8` adds the residual stream of transformers by itself.
+        strict: of `int8` and `int16x8`: all integers, input and output too, or it fails.
+        calibration: of the same two: `minmax`, or `percentile:99.9` to cut rare values off.
+        max_drop: of the same two: share of correct images that may be lost (0.01 is a point); the
+            most sensitive blocks stay in float32 until it is kept.
         force: replace an earlier export.
+        progress: called with (done, total) while images are calibrated on and blocks are ranked.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the file would exceed 2 GiB.
@@ -55,8 +71,12 @@ def litert(
         ExportError: conversion fails, or the file does not do what the model does.
     """
     mode = quantize or "float32"
-    check_options(mode, batch, output, input)
+    check_options(batch, output, input)
     graph.check_model(model)
+    options = Options(tuple(float_layers), strict, calibration, max_drop)
+    check_quantization(
+        model.spec, mode, options, batch=batch, input=input, images=images, labels=labels
+    )
     check_size(model.spec, mode)
     target = check_output(path, force=force, folder=False)
     if output != "features" and not model.spec.num_classes:
@@ -78,7 +98,18 @@ def litert(
         normalization = graph.normalization(model) if input == "uint8" else None
         expected_size = estimated_size(model.spec, "float32")
         base.write_bytes(convert(outputs, output, batch, expected_size, normalization))
-        content = base.read_bytes() if mode == "float32" else quantized(base.read_bytes(), mode)
+        content, details = base.read_bytes(), None
+        if mode != "float32":
+            content, details = quantize_file(
+                content,
+                mode,
+                options,
+                source=model,
+                inputs=inputs,
+                given=given,
+                labels=labels,
+                progress=progress,
+            )
         made.write_bytes(with_metadata(content, metadata_of(model, output, input)))
         artifact = open_artifact(made)
         found = verify.run_in_chunks(artifact.run, given)
@@ -105,7 +136,7 @@ def litert(
             source=graph.source(model),
             class_names=model.class_names,
             versions=versions(),
-            signatures=_signatures(artifact, output, found[output], batch),
+            signatures=_signatures(artifact, output, found[output], batch, details),
             operations=operations,
             comparisons={SIGNATURE: comparison},
             latency=verify.measure_latency(lambda: artifact.run(one), threads=1),
@@ -113,12 +144,14 @@ def litert(
             partitions=partitions,
             undelegated=undelegated,
             baseline=baseline,
+            quantization=details,
             notes=graph.notes(
                 float_copy,
                 note,
                 stored_note,
                 verify.agreement_note(comparison),
                 RESIZABLE_NOTE if batch is None else None,
+                *quantization_notes(mode, details),
                 mediapipe_note(model, input),
                 f"latency is that of one run with {batch} images." if batch and batch > 1 else None,
                 DELEGATE_NOTE,
@@ -128,10 +161,8 @@ def litert(
     return report
 
 
-def check_options(mode: str, batch: int | None, output: str, input: str = "float32") -> None:
+def check_options(batch: int | None, output: str, input: str = "float32") -> None:
     """Refuses options that do not exist, with a ValueError."""
-    if mode not in MODES:
-        raise ValueError(f"quantize must be None, 'float16' or 'dynamic_int8', got {mode!r}.")
     if input not in graph.INPUTS:
         raise ValueError(f"input must be one of {list(graph.INPUTS)}, got {input!r}.")
     if output not in graph.OUTPUTS:
@@ -189,12 +220,20 @@ def convert(
 
 
 def _signatures(
-    artifact: Artifact, output: str, found: np.ndarray, batch: int | None
+    artifact: Artifact,
+    output: str,
+    found: np.ndarray,
+    batch: int | None,
+    details: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    inputs = {"images": [list(artifact.input_shape), artifact.input_type]}
+    # What a strict file takes and gives; `artifact` converts from and to floats.
+    ends = details or {}
+    taken = ends["input"]["dtype"] if "input" in ends else artifact.input_type
+    given = ends["output"]["dtype"] if "output" in ends else str(found.dtype)
+    inputs = {"images": [list(artifact.input_shape), taken]}
     return {
         SIGNATURE: {
             "inputs": inputs,
-            "outputs": {output: [[batch, *found.shape[1:]], str(found.dtype)]},
+            "outputs": {output: [[batch, *found.shape[1:]], given]},
         }
     }

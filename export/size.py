@@ -13,21 +13,40 @@ FIXED, PER_UNIT, PER_NORMED_STAGE = 4_000, 10_400, 2_000
 PER_BLOCK = {"mlp": 7_700, "swiglu": 9_500, "mixer": 6_850}
 PER_BLOCK_FLOAT16 = 1_100
 SCALE_BYTES = 12  # of each output channel of an int8 kernel: float32 scale, int64 zero point
+# Of static modes, measured as the rest: scales of biases and activations.
+STATIC_BYTES, STATIC_PER_UNIT = {"int8": 3, "int16x8": 6}, 1_000
+INT4_BLOCK, INT4_SCALE = 32, 2  # inputs that share a scale, and bytes of that scale
 
 
 def estimated_size(spec: Any, mode: str) -> int:
-    """Bytes of the .tflite file of a spec in `float32`, `float16` or `dynamic_int8`.
+    """Bytes of the .tflite file of a spec in a mode of `quantize.MODES`.
 
-    Only kernels shrink: biases, norms and the position table stay float32 in every mode.
+    Only kernels shrink: biases, norms and the position table have 32 bits in nearly every mode.
+    Layers that a user leaves in float32 are not counted.
     """
-    kernels = list(_kernels(spec))
+    kernels = [*_convolutions(spec), *_dense(spec), *_heads(spec)]
     numbers = sum(inputs * outputs for inputs, outputs in kernels)
     rest = 4 * (spec.num_params - numbers) + _graph(spec)
     if mode == "float16":
         return rest + 2 * numbers + PER_BLOCK_FLOAT16 * getattr(spec, "num_layers", 0)
-    if mode == "dynamic_int8":
-        return rest + numbers + SCALE_BYTES * sum(outputs for _, outputs in kernels)
-    return rest + 4 * numbers
+    if mode == "float32":
+        return rest + 4 * numbers
+    channels = sum(outputs for _, outputs in kernels)
+    size = rest + numbers + SCALE_BYTES * channels
+    if mode == "int4_weights":
+        for inputs, outputs in _dense(spec):
+            if inputs % INT4_BLOCK == 0:
+                blocks = inputs * outputs // INT4_BLOCK
+                size -= inputs * outputs // 2 + SCALE_BYTES * outputs - INT4_SCALE * blocks
+    if mode in STATIC_BYTES:
+        size += STATIC_BYTES[mode] * channels + STATIC_PER_UNIT * _units(spec)
+    return size
+
+
+def _units(spec: Any) -> int:
+    """Bottleneck units."""
+    body = getattr(spec, "resnet", None) or getattr(spec, "body", None)
+    return sum(body.block_units) if body else 0
 
 
 def _graph(spec: Any) -> int:
@@ -51,7 +70,10 @@ def check_size(spec: Any, mode: str) -> None:
     size = estimated_size(spec, mode)
     if size <= LIMIT:
         return
-    sizes = {other: estimated_size(spec, other) for other in ("float16", "dynamic_int8")}
+    others = ("float16", "dynamic_int8", "int8", "int16x8", "int4_weights")
+    if isinstance(spec, ResNetSpec):
+        others = others[:-1]  # has no dense layers
+    sizes = {other: estimated_size(spec, other) for other in others if other != mode}
     fits = [f"quantize={name!r} ({n / 1e9:.2f} GB)" for name, n in sizes.items() if n <= LIMIT]
     advice = f"use {' or '.join(fits)}" if fits else "export a SavedModel instead"
     raise ValueError(
@@ -64,12 +86,19 @@ def check_size(spec: Any, mode: str) -> None:
 Kernels = Iterator[tuple[int, int]]
 
 
-def _kernels(spec: Any) -> Kernels:
+def _convolutions(spec: Any) -> Kernels:
     if isinstance(spec, ResNetSpec):
         yield from _trunk(spec.body, spec.in_channels)
     else:
         yield from _patches(spec)
+
+
+def _dense(spec: Any) -> Kernels:
+    if not isinstance(spec, ResNetSpec):
         yield from _mixer_blocks(spec) if isinstance(spec, MixerSpec) else _encoder(spec)
+
+
+def _heads(spec: Any) -> Kernels:
     heads = 1 + int(getattr(spec, "distilled", False))
     yield from [(spec.feature_size, spec.num_classes)] * (heads if spec.num_classes else 0)
 

@@ -17,6 +17,9 @@ BOUNDS = {
     "float32": ("largest_error", 1e-4),
     "float16": ("relative_error", 1e-2),
     "dynamic_int8": ("relative_error", 0.15),
+    "int8": ("relative_error", 0.25),
+    "int16x8": ("relative_error", 0.1),
+    "int4_weights": ("relative_error", 0.4),
 }
 AGREEMENT = 0.95
 SYNTHETIC_IMAGES = 16

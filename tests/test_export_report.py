@@ -79,7 +79,7 @@ def test_model_of_another_backend_is_exported_by_a_process_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"quantize": "int8"}, "quantize must be None, 'float16' or 'dynamic_int8', got 'int8'"),
+        ({"quantize": "int2"}, "quantize must be None or one of .*'dynamic_int8'.*, got 'int2'"),
         ({"batch": 0}, "batch must be a positive number, or None for a resizable file, got 0"),
         ({"output": "scores"}, "output must be one of .*, got 'scores'"),
         (

@@ -21,6 +21,8 @@ from keras_vit.cli.common import (
 )
 
 VERIFY_LIMIT = 64  # images of --data an export is compared on
+CALIBRATION_LIMIT = 128  # and a static one calibrated on
+BUDGET_LIMIT = 512  # and accuracy measured on, for --max-drop
 
 Model = Annotated[
     str, typer.Argument(help="A name, or the path of a checkpoint.", show_default=False)
@@ -68,6 +70,9 @@ class Quantize(StrEnum):
     float32 = "float32"
     float16 = "float16"
     dynamic_int8 = "dynamic_int8"
+    int4_weights = "int4_weights"
+    int8 = "int8"
+    int16x8 = "int16x8"
 
 
 class Input(StrEnum):
@@ -167,8 +172,39 @@ def export(
         Format | None, typer.Option("--format", help="By default by the name of the output.")
     ] = None,
     quantize: Annotated[
-        Quantize, typer.Option("--quantize", help="Of a .tflite file.")
+        Quantize,
+        typer.Option(
+            "--quantize", help="Of a .tflite file. int8 and int16x8 are for NPUs and need --data."
+        ),
     ] = Quantize.float32,
+    float_layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--float-layers",
+            metavar="PATTERN",
+            help="Layers that stay in float32, such as 'encoderblock_.*/norm.*'; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="int8, int16x8: all integers, input too, or it fails."),
+    ] = False,
+    calibration: Annotated[
+        str,
+        typer.Option(
+            "--calibration", help="int8, int16x8: minmax, or percentile:P such as percentile:99.9."
+        ),
+    ] = "minmax",
+    max_drop: Annotated[
+        float | None,
+        typer.Option(
+            "--max-drop",
+            help="int8, int16x8: accuracy that may be lost on --data, 0.01 for a point; the most "
+            "sensitive blocks stay in float32 until it is kept.",
+            show_default=False,
+        ),
+    ] = None,
     batch: Annotated[
         int,
         typer.Option("--batch", min=0, help="Images in one run of a .tflite; 0 for any number."),
@@ -185,7 +221,8 @@ def export(
         Output, typer.Option("--output", help="Of a .tflite file.")
     ] = Output.probabilities,
     data: Annotated[
-        str | None, typer.Option("--data", help="Images to compare on; synthetic by default.")
+        str | None,
+        typer.Option("--data", help="Images to calibrate and compare on; synthetic by default."),
     ] = None,
     classes: Classes = None,
     image_size: ImageSize = None,
@@ -198,9 +235,11 @@ def export(
     """
     folder = format == Format.saved_model or (format is None and out.suffix != ".tflite")
     plain = (Quantize.float32, Input.float32, Output.probabilities, 1)
-    if folder and (quantize, input, output, batch) != plain:
+    special = float_layers or strict or calibration != "minmax" or max_drop is not None
+    if folder and (special or (quantize, input, output, batch) != plain):
         raise ValueError(
-            "a SavedModel knows no --quantize, --input, --output and --batch: leave them out."
+            "a SavedModel knows no --quantize with its options, --input, --output and --batch: "
+            "leave them out."
         )
     from keras_vit.export import output as outputs
 
@@ -213,7 +252,10 @@ def export(
     from keras_vit.zoo.api import load
 
     loaded = load(model, image_size=size)
-    images = _images(loaded, source) if source else None
+    static = quantize in (Quantize.int8, Quantize.int16x8)
+    limit = CALIBRATION_LIMIT if static else VERIFY_LIMIT
+    limit = limit if max_drop is None else BUDGET_LIMIT
+    images, labels = _images(loaded, source, limit) if source else (None, None)
     log(f"exporting {model} to {out} ...")
     report = export_model(
         loaded,
@@ -225,6 +267,11 @@ def export(
         output=output.value,
         images=images,
         force=force,
+        float_layers=float_layers or [],
+        strict=strict,
+        calibration=calibration,
+        max_drop=max_drop,
+        labels=labels if max_drop is not None else None,
     )
     return Answer({"out": str(out), **report.to_dict()}, (report.to_text(),))
 
@@ -251,21 +298,24 @@ def export_model(model, path, *, folder: bool, images=None, force: bool = False,
         )
     if folder:
         return exports.saved_model(model, path, images=images, force=force)
-    return exports.litert(model, path, images=images, force=force, **options)
+    from keras_vit.cli.progress import counter
+
+    with counter("calibrating") as progress:
+        return exports.litert(model, path, images=images, force=force, progress=progress, **options)
 
 
-def _images(model, source):
-    """The first images of a source as the model takes them, evenly over the set."""
+def _images(model, source, limit):
+    """(images of a source as the model takes them, evenly over the set, their class indices)."""
     import numpy as np
 
     from keras_vit.data.batches import Batches
 
-    count = min(VERIFY_LIMIT, len(source))
+    count = min(limit, len(source))
     part = source.take(np.linspace(0, len(source) - 1, count).astype(int))
     batches = Batches(
         part, model.spec.image_size, model.spec.in_channels, model.preprocessing, batch_size=count
     )
-    images = batches[0][0]
+    images, labels, *_ = batches[0]
     if not len(images):
         raise ValueError(f"none of {count} images of {source.name} can be read.")
-    return images
+    return images, np.asarray(labels).argmax(-1)
