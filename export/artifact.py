@@ -1,7 +1,8 @@
-"""Running exported files: one object for a SavedModel folder and for a .tflite file."""
+"""Running exported files: one object for a SavedModel folder, a .tflite and an .onnx file."""
 
 import contextlib
 import dataclasses
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.export.metadata import Metadata, read_metadata
+from keras_vit.export.metadata import Metadata, metadata_from_dict, read_metadata
 from keras_vit.export.report import Report
 
 Outputs = dict[str, np.ndarray]
@@ -21,12 +22,12 @@ class Artifact:
 
     Attributes:
         path: the file or folder.
-        format: `litert` or `tf_saved_model`.
+        format: `litert`, `onnx` or `tf_saved_model`.
         input_shape: (B, H, W, C) of what is run; None is any size.
         outputs: names of what `run` returns.
         run: images (B, H, W, C) of `input_type` -> outputs by name, for any B.
         report: what lies beside the artifact, None where nothing does.
-        metadata: what stands in a .tflite file, None where nothing does.
+        metadata: what stands in a .tflite or .onnx file, None where nothing does.
         input_type: `float32`, preprocessed, or `uint8`, pixels at the size of the model.
     """
 
@@ -111,11 +112,11 @@ def pixels(images: np.ndarray, what: str) -> np.ndarray:
 def open_artifact(
     path: str | Path, *, threads: int = 1, signature: str = "serving_default"
 ) -> Artifact:
-    """Opens a SavedModel folder or a .tflite file for running.
+    """Opens a SavedModel folder, a .tflite or an .onnx file for running.
 
     Args:
         path: what an export of this package (or, for .tflite, of any other) wrote.
-        threads: threads of the LiteRT runtime; a SavedModel runs with TensorFlow's.
+        threads: threads of the runtime of a file; a SavedModel runs with TensorFlow's.
         signature: of a SavedModel, for example `features`; a .tflite file has one.
 
     Raises:
@@ -133,13 +134,15 @@ def open_artifact(
         report = Report.read(path)  # anything else that lies there under this name is not ours
     if path.is_dir() and (path / "saved_model.pb").is_file():
         return _open_saved_model(path, signature, report)
+    if path.is_file() and path.suffix == ".onnx":
+        return _open_onnx(path, threads, report)
     if path.is_file():
         with path.open("rb") as file:
             if file.read(8)[4:] == b"TFL3":
                 return _open_litert(path, threads, report)
     raise ValueError(
-        f"{path} is neither a SavedModel folder (saved_model.pb inside) nor a .tflite file: export "
-        f"the model first with keras_vit.export."
+        f"{path} is neither a SavedModel folder (saved_model.pb inside) nor a .tflite or .onnx file: "
+        f"export the model first with keras_vit.export."
     )
 
 
@@ -178,24 +181,9 @@ def _open_litert(path: Path, threads: int, report: Report | None) -> Artifact:
         raise ValueError(f"{path} has {1 + len(others)} inputs, expected one batch of images.")
     shape = tuple(None if size < 0 else int(size) for size in details["shape_signature"])
 
-    # Integer files of quantisers: `run` takes and gives floats all the same.
-    entry, ends = _scale(details), runner.get_output_details()
-    scales = {n: _scale(end) for n, end in ends.items()}
-
-    def once(images: np.ndarray) -> Outputs:
-        if entry:
-            limits = np.iinfo(details["dtype"])
-            steps = np.rint(images / entry[0]) + entry[1]
-            images = np.clip(steps, limits.min, limits.max).astype(details["dtype"])
-        outputs = runner(**{name: images})
-        return {
-            n: (y.astype(np.float32) - s[1]) * np.float32(s[0]) if (s := scales.get(n)) else y
-            for n, y in outputs.items()
-        }
-
     def run(images: np.ndarray) -> Outputs:
         if shape[0] is None:
-            return once(images)
+            return runner(**{name: images})
         # A fixed batch cannot be resized once XNNPACK has taken over, so larger ones are cut into
         # pieces and the last piece is filled up with copies of its last image.
         found = []
@@ -203,22 +191,16 @@ def _open_litert(path: Path, threads: int, report: Report | None) -> Artifact:
             piece = images[start : start + shape[0]]
             missing = shape[0] - len(piece)
             filled = np.concatenate([piece, np.repeat(piece[-1:], missing, axis=0)])
-            outputs = once(filled)
+            outputs = runner(**{name: filled})
             found.append({n: y[: len(piece)] for n, y in outputs.items()})
         return {n: np.concatenate([part[n] for part in found]) for n in signatures[key]["outputs"]}
 
     metadata = None
     with contextlib.suppress(ValueError):  # damaged or of another kind: it runs all the same
         metadata = read_metadata(path)
-    kind = "float32" if entry else np.dtype(details["dtype"]).name
+    kind = np.dtype(details["dtype"]).name
     outputs = tuple(signatures[key]["outputs"])
     return Artifact(path, "litert", shape, outputs, run, report, metadata, kind)
-
-
-def _scale(details: dict[str, Any]) -> tuple[float, int] | None:
-    """(scale, zero point) of an integer end of a file; None for floats, and for pixels."""
-    scale, zero = details["quantization"]
-    return (scale, zero) if scale and details["dtype"] in (np.int8, np.int16) else None
 
 
 def _open_saved_model(path: Path, key: str, report: Report | None) -> Artifact:
@@ -240,6 +222,37 @@ def _open_saved_model(path: Path, key: str, report: Report | None) -> Artifact:
         outputs = tuple(signature.structured_outputs)
         return Artifact(path, "tf_saved_model", tuple(spec.shape), outputs, run, report)
     raise ValueError(f"{path} has no signature {key}: export it with keras_vit.export.")
+
+
+def _open_onnx(path: Path, threads: int, report: Report | None) -> Artifact:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise RuntimeError(
+            "running an .onnx file needs onnxruntime: pip install onnxruntime."
+        ) from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = threads, 4
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # each kind of fault has a class of its own
+        raise ValueError(f"{path} cannot be opened: {' '.join(str(error).split())}") from None
+    entry, *others = session.get_inputs()
+    if others or len(entry.shape) != 4 or entry.type != "tensor(float)":
+        raise ValueError(f"{path} has other inputs than one batch of float images.")
+    shape = tuple(size if isinstance(size, int) else None for size in entry.shape)
+    outputs = tuple(output.name for output in session.get_outputs())
+
+    def run(images: np.ndarray) -> Outputs:
+        return dict(zip(outputs, session.run(None, {entry.name: images}), strict=True))
+
+    metadata = None
+    with contextlib.suppress(ValueError, TypeError, KeyError):  # of another tool
+        values = session.get_modelmeta().custom_metadata_map["keras_vit"]
+        metadata = metadata_from_dict(json.loads(values))
+    return Artifact(path, "onnx", shape, outputs, run, report, metadata)
 
 
 def _activate(logits: np.ndarray, sigmoid: bool) -> np.ndarray:

@@ -157,6 +157,24 @@ def read_metadata(path: str | Path) -> Metadata | None:
         ) from None
 
 
+def metadata_to_dict(metadata: Metadata) -> dict[str, Any]:
+    """Plain values of all fields, for formats whose metadata is text."""
+    return dataclasses.asdict(metadata)
+
+
+def metadata_from_dict(values: dict[str, Any]) -> Metadata:
+    """The inverse of `metadata_to_dict`.
+
+    Raises:
+        ValueError, TypeError, KeyError: the values are not those of metadata.
+    """
+    values = dict(values)
+    height, width = values["image_size"]
+    values["image_size"], values["class_names"] = (height, width), tuple(values["class_names"])
+    values["preprocessing"] = Preprocessing(**values["preprocessing"])
+    return Metadata(**values)
+
+
 def _label_lines(names: tuple[str, ...]) -> str:
     return "".join(" ".join(name.split()) + "\n" for name in names)
 

@@ -10,21 +10,22 @@ from pathlib import Path
 from keras_vit.export.report import Report, report_path
 
 
-def check_output(path: str | Path, *, force: bool, folder: bool) -> Path:
+def check_output(path: str | Path, *, force: bool, folder: bool, suffix: str = ".tflite") -> Path:
     """Refuses an output that exists or cannot be, before any work is done.
 
     Args:
         path: the file or folder to write.
         force: whether an earlier export may be replaced.
-        folder: whether a SavedModel folder is written, else a .tflite file.
+        folder: whether a SavedModel folder is written, else a file.
+        suffix: of a file.
 
     Raises:
-        ValueError: a .tflite file has another suffix.
+        ValueError: a file has another suffix.
         FileExistsError: something is there, and `force` is not given or it is no earlier export.
     """
     path = Path(path)
-    if not folder and path.suffix != ".tflite":
-        raise ValueError(f"the output must end in .tflite, got {str(path)!r}.")
+    if not folder and path.suffix != suffix:
+        raise ValueError(f"the output must end in {suffix}, got {str(path)!r}.")
     taken = next((p for p in (path, report_path(path)) if os.path.lexists(p)), None)
     if taken and not force:
         raise FileExistsError(f"{taken} exists already: choose another name, or pass force=True.")

@@ -11,7 +11,10 @@ DELEGATE_NOTE = (
     "partitions and undelegated operations are those of the CPU delegate XNNPACK on this machine; "
     "GPU and NPU delegates were not tried."
 )
-PACKAGES = ("keras", "tensorflow", "ai-edge-litert", "ai-edge-quantizer", "numpy")
+PACKAGES = (
+    *("keras", "tensorflow", "ai-edge-litert", "ai-edge-quantizer", "numpy"),
+    *("onnx", "onnxruntime", "tf2onnx"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +66,8 @@ class Report:
     """The report that lies beside every artifact.
 
     Attributes:
-        format: `litert` or `tf_saved_model`.
-        mode: a name of `keras_vit.export.quantize.MODES`.
+        format: `litert`, `onnx` or `tf_saved_model`.
+        mode: `float32`, `float16` or `dynamic_int8`.
         artifact: name of the file or folder.
         size: bytes of the file, or of all files of the folder.
         source: `spec`, `card` (None for a model without one), `dtype` and `num_params`.
@@ -79,10 +82,6 @@ class Report:
         comparisons: signature -> comparison with the Keras model.
         latency: of `serving_default` with one image.
         baseline: `size` and `latency` of the float32 file that a smaller mode was made from.
-        quantization: of a smaller mode: `float_layers` as asked for, and `float`, the operations
-            that compute in float32 (layer -> kind -> count); of static ones also `calibration`,
-            `calibration_images`, `strict`, with it `input` and `output` (dtype, scale, zero_point),
-            and `sensitivity` where blocks were chosen for a budget.
         notes: sentences a user should know.
     """
 
@@ -101,7 +100,6 @@ class Report:
     partitions: int | None = None
     undelegated: dict[str, int] = dataclasses.field(default_factory=dict)
     baseline: dict[str, Any] | None = None
-    quantization: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
     @property

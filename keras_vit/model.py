@@ -334,14 +334,14 @@ class VisionModel(Stepping):
         return model
 
     def export(self, filepath, format="tf_saved_model", **options):
-        """Exports as `tf_saved_model` or `litert`, checked and reported; other formats are Keras's.
+        """Exports as `tf_saved_model`, `litert` or `onnx`, checked and reported; other formats are Keras's.
 
         Args:
             filepath: the folder or file to write.
-            format: `tf_saved_model`, `litert`, or another one that `keras.Model.export` knows.
-            options: those of `keras_vit.export.saved_model` or `keras_vit.export.litert`.
+            format: `tf_saved_model`, `litert`, `onnx`, or another one that `keras.Model.export` knows.
+            options: those of the function of this name in `keras_vit.export`.
 
-        Returns the report of our two formats.
+        Returns the report of our three formats.
         """
         # The exporters stand above the models in the order of imports, so this method, whose name
         # is Keras's, asks the facade for them: it stands above both and is always loaded.

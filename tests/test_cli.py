@@ -327,7 +327,7 @@ BAD = {
     ),
     "options of another format": (
         ["export", "{trunk}", "-o", "{new}", "--quantize", "float16"],
-        "a SavedModel knows no --quantize",
+        "no .tflite file, so it knows no --quantize",
     ),
     "existing demo": (["demo", "--out", "{images}"], "is not empty"),
 }

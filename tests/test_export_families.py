@@ -100,8 +100,8 @@ def test_phones_can_run_every_mode(family, files):
 def test_sizes_are_predicted(model, files):
     for mode, (_, report) in files.items():
         predicted = estimated_size(model.spec, mode or "float32")
-        # Names and operators are 30 to 40 kB of these small files.
-        assert abs(predicted - report.size) < 0.01 * report.size + 4_500, mode
+        # Names, operators and metadata are 30 to 40 kB of these small files.
+        assert abs(predicted - report.size) < 0.01 * report.size + 8_500, mode
 
 
 def test_a_saved_model_holds_the_standardised_kernels(family, model, tmp_path):

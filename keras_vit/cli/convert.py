@@ -21,8 +21,6 @@ from keras_vit.cli.common import (
 )
 
 VERIFY_LIMIT = 64  # images of --data an export is compared on
-CALIBRATION_LIMIT = 128  # and a static one calibrated on
-BUDGET_LIMIT = 512  # and accuracy measured on, for --max-drop
 
 Model = Annotated[
     str, typer.Argument(help="A name, or the path of a checkpoint.", show_default=False)
@@ -61,6 +59,7 @@ class Format(StrEnum):
     """Choices of export --format."""
 
     litert = "litert"
+    onnx = "onnx"
     saved_model = "saved_model"
 
 
@@ -70,9 +69,6 @@ class Quantize(StrEnum):
     float32 = "float32"
     float16 = "float16"
     dynamic_int8 = "dynamic_int8"
-    int4_weights = "int4_weights"
-    int8 = "int8"
-    int16x8 = "int16x8"
 
 
 class Input(StrEnum):
@@ -165,46 +161,18 @@ def export(
     out: Annotated[
         Path,
         typer.Option(
-            "-o", "--out", help="FILE.tflite, or a SavedModel folder.", show_default=False
+            "-o",
+            "--out",
+            help="FILE.tflite, FILE.onnx, or a SavedModel folder.",
+            show_default=False,
         ),
     ],
     format: Annotated[
         Format | None, typer.Option("--format", help="By default by the name of the output.")
     ] = None,
     quantize: Annotated[
-        Quantize,
-        typer.Option(
-            "--quantize", help="Of a .tflite file. int8 and int16x8 are for NPUs and need --data."
-        ),
+        Quantize, typer.Option("--quantize", help="Of a .tflite file.")
     ] = Quantize.float32,
-    float_layers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--float-layers",
-            metavar="PATTERN",
-            help="Layers that stay in float32, such as 'encoderblock_.*/norm.*'; may be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="int8, int16x8: all integers, input too, or it fails."),
-    ] = False,
-    calibration: Annotated[
-        str,
-        typer.Option(
-            "--calibration", help="int8, int16x8: minmax, or percentile:P such as percentile:99.9."
-        ),
-    ] = "minmax",
-    max_drop: Annotated[
-        float | None,
-        typer.Option(
-            "--max-drop",
-            help="int8, int16x8: accuracy that may be lost on --data, 0.01 for a point; the most "
-            "sensitive blocks stay in float32 until it is kept.",
-            show_default=False,
-        ),
-    ] = None,
     batch: Annotated[
         int,
         typer.Option("--batch", min=0, help="Images in one run of a .tflite; 0 for any number."),
@@ -221,101 +189,89 @@ def export(
         Output, typer.Option("--output", help="Of a .tflite file.")
     ] = Output.probabilities,
     data: Annotated[
-        str | None,
-        typer.Option("--data", help="Images to calibrate and compare on; synthetic by default."),
+        str | None, typer.Option("--data", help="Images to compare on; synthetic by default.")
     ] = None,
     classes: Classes = None,
     image_size: ImageSize = None,
     force: Force = False,
 ) -> Answer:
-    """Export to LiteRT (.tflite) or SavedModel; run it and compare it before it is kept.
+    """Export to LiteRT (.tflite), ONNX or SavedModel; run it and compare it before it is kept.
 
     A report lies beside the artifact. A failed comparison is an error and nothing is written.
     Where Keras runs on JAX, a process of its own with TensorFlow does the work.
     """
-    folder = format == Format.saved_model or (format is None and out.suffix != ".tflite")
+    if format is None:
+        format = {".tflite": Format.litert, ".onnx": Format.onnx}.get(
+            out.suffix, Format.saved_model
+        )
     plain = (Quantize.float32, Input.float32, Output.probabilities, 1)
-    special = float_layers or strict or calibration != "minmax" or max_drop is not None
-    if folder and (special or (quantize, input, output, batch) != plain):
+    if format != Format.litert and (quantize, input, output, batch) != plain:
         raise ValueError(
-            "a SavedModel knows no --quantize with its options, --input, --output and --batch: "
-            "leave them out."
+            f"{out} is no .tflite file, so it knows no --quantize with its options, --input, --output "
+            f"and --batch: leave them out."
         )
     from keras_vit.export import output as outputs
 
     if os.path.lexists(out) and not force:
         raise FileExistsError(f"{out} exists: give another name, or --force to replace it.")
-    outputs.check_output(out, force=force, folder=folder)
+    folder, suffix = format == Format.saved_model, f".{format.value}".replace("litert", "tflite")
+    outputs.check_output(out, force=force, folder=folder, suffix=suffix)
     check_parent(out)
     size = size_option(image_size)
     source = open_data(data, classes) if data else None
     from keras_vit.zoo.api import load
 
     loaded = load(model, image_size=size)
-    static = quantize in (Quantize.int8, Quantize.int16x8)
-    limit = CALIBRATION_LIMIT if static else VERIFY_LIMIT
-    limit = limit if max_drop is None else BUDGET_LIMIT
-    images, labels = _images(loaded, source, limit) if source else (None, None)
+    images = _images(loaded, source) if source else None
     log(f"exporting {model} to {out} ...")
     report = export_model(
         loaded,
         out,
-        folder=folder,
+        format="tf_saved_model" if folder else format.value,
         quantize=None if quantize == Quantize.float32 else quantize.value,
         batch=batch or None,
         input=input.value,
         output=output.value,
         images=images,
         force=force,
-        float_layers=float_layers or [],
-        strict=strict,
-        calibration=calibration,
-        max_drop=max_drop,
-        labels=labels if max_drop is not None else None,
     )
     return Answer({"out": str(out), **report.to_dict()}, (report.to_text(),))
 
 
-def export_model(model, path, *, folder: bool, images=None, force: bool = False, **options):
+def export_model(model, path, *, format: str, images=None, force: bool = False, **options):
     """Exports in this process where Keras runs on TensorFlow, else in one of its own.
 
     Args:
         model: a VisionModel.
         path: target.
-        folder: a SavedModel, else a .tflite file.
+        format: `litert`, `onnx` or `tf_saved_model`.
         images, force: as in `keras_vit.export`.
-        options: of `keras_vit.export.litert`; a SavedModel takes none.
+        options: of `keras_vit.export.litert`; the other formats take none.
     """
     import keras
 
     from keras_vit import export as exports
 
-    options = {} if folder else options
+    options = options if format == "litert" else {}
     if keras.backend.backend() != "tensorflow":
-        form = "tf_saved_model" if folder else "litert"
         return exports.in_tensorflow_process(
-            model, path, format=form, images=images, force=force, **options
+            model, path, format=format, images=images, force=force, **options
         )
-    if folder:
-        return exports.saved_model(model, path, images=images, force=force)
-    from keras_vit.cli.progress import counter
-
-    with counter("calibrating") as progress:
-        return exports.litert(model, path, images=images, force=force, progress=progress, **options)
+    return exports.FORMATS[format](model, path, images=images, force=force, **options)
 
 
-def _images(model, source, limit):
-    """(images of a source as the model takes them, evenly over the set, their class indices)."""
+def _images(model, source):
+    """The first images of a source as the model takes them, evenly over the set."""
     import numpy as np
 
     from keras_vit.data.batches import Batches
 
-    count = min(limit, len(source))
+    count = min(VERIFY_LIMIT, len(source))
     part = source.take(np.linspace(0, len(source) - 1, count).astype(int))
     batches = Batches(
         part, model.spec.image_size, model.spec.in_channels, model.preprocessing, batch_size=count
     )
-    images, labels, *_ = batches[0]
+    images = batches[0][0]
     if not len(images):
         raise ValueError(f"none of {count} images of {source.name} can be read.")
-    return images, np.asarray(labels).argmax(-1)
+    return images

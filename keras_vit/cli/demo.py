@@ -260,7 +260,7 @@ def _artifacts(
         report = export_model(
             model,
             path,
-            folder=path.suffix != ".tflite",
+            format="litert" if path.suffix == ".tflite" else "tf_saved_model",
             quantize=quantize,
             images=images[:verified] if verified else None,
             force=True,
