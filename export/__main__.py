@@ -20,7 +20,12 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=1, help="images in one run, 0 for resizable")
     parser.add_argument("--input", choices=INPUTS, default="float32")
     parser.add_argument("--output", choices=OUTPUTS, default="probabilities")
-    parser.add_argument("--images", help=".npy file with images to compare on")
+    parser.add_argument("--images", help=".npy file with images to calibrate and compare on")
+    parser.add_argument("--labels", help=".npy file with their class indices, for --max-drop")
+    parser.add_argument("--float-layers", action="append", default=[], metavar="PATTERN")
+    parser.add_argument("--strict", action="store_true", help="all integers, or it fails")
+    parser.add_argument("--calibration", default="minmax", help="minmax or percentile:P")
+    parser.add_argument("--max-drop", type=float, help="accuracy budget, 0.01 for a point")
     parser.add_argument("--force", action="store_true", help="replace an earlier export")
     args = parser.parse_args()
     try:
@@ -41,6 +46,11 @@ def main() -> int:
                 batch=args.batch or None,
                 input=args.input,
                 output=args.output,
+                labels=np.load(args.labels, allow_pickle=False) if args.labels else None,
+                float_layers=args.float_layers,
+                strict=args.strict,
+                calibration=args.calibration,
+                max_drop=args.max_drop,
                 **shared,
             )
     except (OSError, RuntimeError, TypeError, ValueError) as error:

@@ -181,9 +181,24 @@ def _open_litert(path: Path, threads: int, report: Report | None) -> Artifact:
         raise ValueError(f"{path} has {1 + len(others)} inputs, expected one batch of images.")
     shape = tuple(None if size < 0 else int(size) for size in details["shape_signature"])
 
+    # Integer files of quantisers: `run` takes and gives floats all the same.
+    entry, ends = _scale(details), runner.get_output_details()
+    scales = {n: _scale(end) for n, end in ends.items()}
+
+    def once(images: np.ndarray) -> Outputs:
+        if entry:
+            limits = np.iinfo(details["dtype"])
+            steps = np.rint(images / entry[0]) + entry[1]
+            images = np.clip(steps, limits.min, limits.max).astype(details["dtype"])
+        outputs = runner(**{name: images})
+        return {
+            n: (y.astype(np.float32) - s[1]) * np.float32(s[0]) if (s := scales.get(n)) else y
+            for n, y in outputs.items()
+        }
+
     def run(images: np.ndarray) -> Outputs:
         if shape[0] is None:
-            return runner(**{name: images})
+            return once(images)
         # A fixed batch cannot be resized once XNNPACK has taken over, so larger ones are cut into
         # pieces and the last piece is filled up with copies of its last image.
         found = []
@@ -191,16 +206,22 @@ def _open_litert(path: Path, threads: int, report: Report | None) -> Artifact:
             piece = images[start : start + shape[0]]
             missing = shape[0] - len(piece)
             filled = np.concatenate([piece, np.repeat(piece[-1:], missing, axis=0)])
-            outputs = runner(**{name: filled})
+            outputs = once(filled)
             found.append({n: y[: len(piece)] for n, y in outputs.items()})
         return {n: np.concatenate([part[n] for part in found]) for n in signatures[key]["outputs"]}
 
     metadata = None
     with contextlib.suppress(ValueError):  # damaged or of another kind: it runs all the same
         metadata = read_metadata(path)
-    kind = np.dtype(details["dtype"]).name
+    kind = "float32" if entry else np.dtype(details["dtype"]).name
     outputs = tuple(signatures[key]["outputs"])
     return Artifact(path, "litert", shape, outputs, run, report, metadata, kind)
+
+
+def _scale(details: dict[str, Any]) -> tuple[float, int] | None:
+    """(scale, zero point) of an integer end of a file; None for floats, and for pixels."""
+    scale, zero = details["quantization"]
+    return (scale, zero) if scale and details["dtype"] in (np.int8, np.int16) else None
 
 
 def _open_saved_model(path: Path, key: str, report: Report | None) -> Artifact:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from keras_vit.export import graph
 from keras_vit.export.litert import check_options
+from keras_vit.export.modes import Options, check_quantization
 from keras_vit.export.output import check_output
 from keras_vit.export.report import Report
 from keras_vit.export.size import check_size
@@ -29,6 +31,11 @@ def in_tensorflow_process(
     input: str = "float32",
     output: str = "probabilities",
     images: Any = None,
+    labels: Any = None,
+    float_layers: Sequence[str] = (),
+    strict: bool = False,
+    calibration: str = "minmax",
+    max_drop: float | None = None,
     force: bool = False,
 ) -> Report:
     """Exports a model of any backend: saves it, and runs `python -m keras_vit.export` on the file.
@@ -36,8 +43,9 @@ def in_tensorflow_process(
     Args:
         model: a VisionModel.
         path: the file or folder to write.
-        format: `litert`, or `onnx` and `tf_saved_model`, which know no `quantize`, `batch`, `input` and `output`.
-        quantize, batch, input, output, images, force: as for `litert`.
+        format: `litert`, or `onnx` and `tf_saved_model`, which take `images` and `force` only.
+        quantize, batch, input, output, images, labels, float_layers, strict, calibration, max_drop,
+            force: as for `litert`.
 
     Raises:
         ValueError, TypeError, FileExistsError: as for `litert`, before anything is started.
@@ -47,21 +55,30 @@ def in_tensorflow_process(
         raise ValueError(f"format must be one of {list(SUFFIXES)}, got {format!r}.")
     graph.check_model(model)
     folder = format == "tf_saved_model"
+    plain = format != "litert"
     options = []
-    if format == "litert":
+    if not plain:
         mode = quantize or "float32"
-        check_options(mode, batch, output, input)
+        check_options(batch, output, input)
+        how = Options(tuple(float_layers), strict, calibration, max_drop)
+        check_quantization(
+            model.spec, mode, how, batch=batch, input=input, images=images, labels=labels
+        )
         check_size(model.spec, mode)
         options = ["--quantize", mode, "--batch", str(batch or 0)]
-        options += ["--input", input, "--output", output]
+        options += ["--input", input, "--output", output, "--calibration", calibration]
+        options += [part for layer in float_layers for part in ("--float-layers", layer)]
+        options += ["--strict"] if strict else []
+        options += [] if max_drop is None else ["--max-drop", repr(float(max_drop))]
     target = check_output(path, force=force, folder=folder, suffix=SUFFIXES[format])
     target = target.absolute()
     with tempfile.TemporaryDirectory() as work:
         saved = Path(work) / "model.keras"
         model.save(saved)
-        if images is not None:
-            np.save(Path(work) / "images.npy", np.asarray(images))
-            options += ["--images", str(Path(work) / "images.npy")]
+        for name, values in (("images", images), ("labels", None if plain else labels)):
+            if values is not None:
+                np.save(Path(work) / f"{name}.npy", np.asarray(values))
+                options += [f"--{name}", str(Path(work) / f"{name}.npy")]
         command = [
             sys.executable,
             "-m",

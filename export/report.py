@@ -67,7 +67,7 @@ class Report:
 
     Attributes:
         format: `litert`, `onnx` or `tf_saved_model`.
-        mode: `float32`, `float16` or `dynamic_int8`.
+        mode: a name of `keras_vit.export.quantize.MODES`.
         artifact: name of the file or folder.
         size: bytes of the file, or of all files of the folder.
         source: `spec`, `card` (None for a model without one), `dtype` and `num_params`.
@@ -82,6 +82,10 @@ class Report:
         comparisons: signature -> comparison with the Keras model.
         latency: of `serving_default` with one image.
         baseline: `size` and `latency` of the float32 file that a smaller mode was made from.
+        quantization: of a smaller mode: `float_layers` as asked for, and `float`, the operations
+            that compute in float32 (layer -> kind -> count); of static ones also `calibration`,
+            `calibration_images`, `strict`, with it `input` and `output` (dtype, scale, zero_point),
+            and `sensitivity` where blocks were chosen for a budget.
         notes: sentences a user should know.
     """
 
@@ -100,6 +104,7 @@ class Report:
     partitions: int | None = None
     undelegated: dict[str, int] = dataclasses.field(default_factory=dict)
     baseline: dict[str, Any] | None = None
+    quantization: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
 
     @property

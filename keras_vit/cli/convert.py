@@ -21,6 +21,8 @@ from keras_vit.cli.common import (
 )
 
 VERIFY_LIMIT = 64  # images of --data an export is compared on
+CALIBRATION_LIMIT = 128  # and a static one calibrated on
+BUDGET_LIMIT = 512  # and accuracy measured on, for --max-drop
 
 Model = Annotated[
     str, typer.Argument(help="A name, or the path of a checkpoint.", show_default=False)
@@ -69,6 +71,9 @@ class Quantize(StrEnum):
     float32 = "float32"
     float16 = "float16"
     dynamic_int8 = "dynamic_int8"
+    int4_weights = "int4_weights"
+    int8 = "int8"
+    int16x8 = "int16x8"
 
 
 class Input(StrEnum):
@@ -171,8 +176,39 @@ def export(
         Format | None, typer.Option("--format", help="By default by the name of the output.")
     ] = None,
     quantize: Annotated[
-        Quantize, typer.Option("--quantize", help="Of a .tflite file.")
+        Quantize,
+        typer.Option(
+            "--quantize", help="Of a .tflite file. int8 and int16x8 are for NPUs and need --data."
+        ),
     ] = Quantize.float32,
+    float_layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--float-layers",
+            metavar="PATTERN",
+            help="Layers that stay in float32, such as 'encoderblock_.*/norm.*'; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="int8, int16x8: all integers, input too, or it fails."),
+    ] = False,
+    calibration: Annotated[
+        str,
+        typer.Option(
+            "--calibration", help="int8, int16x8: minmax, or percentile:P such as percentile:99.9."
+        ),
+    ] = "minmax",
+    max_drop: Annotated[
+        float | None,
+        typer.Option(
+            "--max-drop",
+            help="int8, int16x8: accuracy that may be lost on --data, 0.01 for a point; the most "
+            "sensitive blocks stay in float32 until it is kept.",
+            show_default=False,
+        ),
+    ] = None,
     batch: Annotated[
         int,
         typer.Option("--batch", min=0, help="Images in one run of a .tflite; 0 for any number."),
@@ -189,7 +225,8 @@ def export(
         Output, typer.Option("--output", help="Of a .tflite file.")
     ] = Output.probabilities,
     data: Annotated[
-        str | None, typer.Option("--data", help="Images to compare on; synthetic by default.")
+        str | None,
+        typer.Option("--data", help="Images to calibrate and compare on; synthetic by default."),
     ] = None,
     classes: Classes = None,
     image_size: ImageSize = None,
@@ -205,7 +242,8 @@ def export(
             out.suffix, Format.saved_model
         )
     plain = (Quantize.float32, Input.float32, Output.probabilities, 1)
-    if format != Format.litert and (quantize, input, output, batch) != plain:
+    special = float_layers or strict or calibration != "minmax" or max_drop is not None
+    if format != Format.litert and (special or (quantize, input, output, batch) != plain):
         raise ValueError(
             f"{out} is no .tflite file, so it knows no --quantize with its options, --input, --output "
             f"and --batch: leave them out."
@@ -222,7 +260,10 @@ def export(
     from keras_vit.zoo.api import load
 
     loaded = load(model, image_size=size)
-    images = _images(loaded, source) if source else None
+    static = quantize in (Quantize.int8, Quantize.int16x8)
+    limit = CALIBRATION_LIMIT if static else VERIFY_LIMIT
+    limit = limit if max_drop is None else BUDGET_LIMIT
+    images, labels = _images(loaded, source, limit) if source else (None, None)
     log(f"exporting {model} to {out} ...")
     report = export_model(
         loaded,
@@ -234,6 +275,11 @@ def export(
         output=output.value,
         images=images,
         force=force,
+        float_layers=float_layers or [],
+        strict=strict,
+        calibration=calibration,
+        max_drop=max_drop,
+        labels=labels if max_drop is not None else None,
     )
     return Answer({"out": str(out), **report.to_dict()}, (report.to_text(),))
 
@@ -257,21 +303,26 @@ def export_model(model, path, *, format: str, images=None, force: bool = False, 
         return exports.in_tensorflow_process(
             model, path, format=format, images=images, force=force, **options
         )
-    return exports.FORMATS[format](model, path, images=images, force=force, **options)
+    if format != "litert":
+        return exports.FORMATS[format](model, path, images=images, force=force)
+    from keras_vit.cli.progress import counter
+
+    with counter("calibrating") as progress:
+        return exports.litert(model, path, images=images, force=force, progress=progress, **options)
 
 
-def _images(model, source):
-    """The first images of a source as the model takes them, evenly over the set."""
+def _images(model, source, limit):
+    """(images of a source as the model takes them, evenly over the set, their class indices)."""
     import numpy as np
 
     from keras_vit.data.batches import Batches
 
-    count = min(VERIFY_LIMIT, len(source))
+    count = min(limit, len(source))
     part = source.take(np.linspace(0, len(source) - 1, count).astype(int))
     batches = Batches(
         part, model.spec.image_size, model.spec.in_channels, model.preprocessing, batch_size=count
     )
-    images = batches[0][0]
+    images, labels, *_ = batches[0]
     if not len(images):
         raise ValueError(f"none of {count} images of {source.name} can be read.")
-    return images
+    return images, np.asarray(labels).argmax(-1)
