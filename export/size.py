@@ -13,8 +13,9 @@ FIXED, PER_UNIT, PER_NORMED_STAGE = 4_000, 10_400, 2_000
 PER_BLOCK = {"mlp": 7_700, "swiglu": 9_500, "mixer": 6_850}
 PER_BLOCK_FLOAT16 = 1_100
 SCALE_BYTES = 12  # of each output channel of an int8 kernel: float32 scale, int64 zero point
-# Of static modes, measured as the rest: scales of biases and activations.
-STATIC_BYTES, STATIC_PER_UNIT = {"int8": 3, "int16x8": 6}, 1_000
+# Of static modes: scale and zero point of each bias (which int16x8 stores in 64 bits), and those of
+# activations, measured as the rest.
+STATIC_BYTES, STATIC_PER_UNIT, STATIC_PER_BLOCK = {"int8": 12, "int16x8": 16}, 2_000, 3_500
 INT4_BLOCK, INT4_SCALE = 32, 2  # inputs that share a scale, and bytes of that scale
 
 
@@ -40,6 +41,7 @@ def estimated_size(spec: Any, mode: str) -> int:
                 size -= inputs * outputs // 2 + SCALE_BYTES * outputs - INT4_SCALE * blocks
     if mode in STATIC_BYTES:
         size += STATIC_BYTES[mode] * channels + STATIC_PER_UNIT * _units(spec)
+        size += STATIC_PER_BLOCK * getattr(spec, "num_layers", 0)
     return size
 
 

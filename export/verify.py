@@ -17,6 +17,9 @@ BOUNDS = {
     "float32": ("largest_error", 1e-4),
     "float16": ("relative_error", 1e-2),
     "dynamic_int8": ("relative_error", 0.15),
+    # Of four families with random weights, and of three trained ones: int8 0.026 to 0.048 and 0.020 to
+    # 0.037, int16x8 0.009 to 0.023 and 0.005 to 0.010, int4_weights 0.08 to 0.23 and 0.02 to 0.05. Where
+    # an outlier breaks a file, the error is above 1.
     "int8": ("relative_error", 0.25),
     "int16x8": ("relative_error", 0.1),
     "int4_weights": ("relative_error", 0.4),

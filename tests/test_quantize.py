@@ -5,9 +5,11 @@ import importlib
 import numpy as np
 import pytest
 
-from keras_vit.export import calibrate, graph, quantize
+from keras_vit import export
+from keras_vit.export import calibrate, graph, modes, quantize
 from keras_vit.export.paths import blocks, operation_table, select
 from keras_vit.export.sensitivity import outputs_of
+from keras_vit.export.size import check_size, estimated_size
 from keras_vit.export.verify import model_inputs, synthetic_images
 from keras_vit.spec import HybridSpec, MixerSpec, ResNetBody, ResNetSpec, ViTSpec
 from keras_vit.zoo.variants import BIT_NUMERICS
@@ -27,8 +29,11 @@ SPECS = {
     "mixer": MixerSpec(32, 16, 64, 1, (8, 8), image_size=(24, 24), num_classes=7),
 }
 MODES = ("dynamic_int8", "int4_weights", "int8", "int16x8")
-# Root mean square of the error over the spread of the logits: measured 0.008, 0.09, 0.03, 0.005.
-LIMITS = {"dynamic_int8": 0.05, "int4_weights": 0.3, "int8": 0.1, "int16x8": 0.03}
+# A ResNet has no dense layers but its head.
+PAIRS = [(f, m) for f in SPECS for m in MODES if (f, m) != ("bit", "int4_weights")]
+# Root mean square of the error over the spread of the logits, about twice the largest of four families:
+# 0.025, 0.23, 0.048, 0.023. Random kernels have no room for 4 bits; trained ones lose 0.05.
+LIMITS = {"dynamic_int8": 0.05, "int4_weights": 0.4, "int8": 0.1, "int16x8": 0.05}
 
 
 def converted(model):
@@ -142,12 +147,9 @@ def test_block_one_is_not_block_eleven():
     assert [_layer("MEAN", [n]) for n in names] == [f"encoderblock_{i}/norm1" for i in (1, 10, 11)]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("family", SPECS)
+@pytest.mark.parametrize(("family", "mode"), PAIRS)
 @pytest.mark.case("Q07")
 def test_files_of_every_mode_run_and_stay_close(cases, family, mode):
-    if (family, mode) == ("bit", "int4_weights"):
-        pytest.skip("a ResNet has no dense layers but its head")
     case = cases(family)
     found = outputs_of(case.made(mode), case.images)
     assert found.dtype == np.float32
@@ -266,3 +268,123 @@ def test_a_planted_outlier_in_a_trained_model():
     assert accuracy(quantize.quantized(file, "int8", ranges=ranges)) < planted - 0.4
     ours = quantize.quantized(file, "int8", ranges=ranges, in_float=keep)
     assert accuracy(ours) > planted - 0.02
+
+
+@pytest.mark.parametrize(("family", "mode"), PAIRS)
+def test_sizes_are_computed_before_converting(cases, family, mode):
+    case = cases(family)
+    predicted = estimated_size(case.model.spec, mode)
+    # Names and operators are a third of these small files and nothing of large ones.
+    assert abs(predicted - len(case.made(mode))) < 0.01 * len(case.made(mode)) + 6_000
+
+
+@pytest.mark.case("X06")
+def test_too_large_a_model_is_told_which_modes_fit():
+    huge = ViTSpec(hidden_size=2048, mlp_dim=8192, num_heads=16, num_layers=50, patch_size=16)
+    assert 2**32 < 2 * huge.num_params < 2 * 2**32  # float16 does not fit either
+    with pytest.raises(ValueError, match=r"as float16.*use quantize='int4_weights' \(1\.\d\d GB\)"):
+        check_size(huge, "float16")
+    check_size(huge, "int4_weights")
+    # Kernels of dense layers: 4 bits each and 2 bytes for every 32.
+    assert estimated_size(huge, "int4_weights") == pytest.approx(
+        huge.num_params * (0.5 + 2 / 32), rel=0.02
+    )
+    with pytest.raises(ValueError, match="as int8"):
+        check_size(huge, "int8")
+
+
+@pytest.fixture(scope="module")
+def strict_file(cases, tmp_path_factory):
+    case = cases("vit")
+    path = tmp_path_factory.mktemp("strict") / "strict.tflite"
+    report = export.litert(case.model, path, quantize="int8", strict=True, images=case.images)
+    return case, path, report
+
+
+@pytest.mark.case("Q02")
+@pytest.mark.case("Q14")
+def test_a_strict_export_states_its_input_and_runs_on_floats(strict_file):
+    case, path, report = strict_file
+    entry = report.quantization["input"]
+    assert entry["dtype"] == "int8" and entry["scale"] == pytest.approx(2 / 255, rel=0.02)
+    assert report.signatures["serving_default"]["inputs"] == {"images": [[1, 16, 12, 3], "int8"]}
+    assert report.quantization["float"] == {} and report.quantization["calibration_images"] == 32
+    assert any(f"round(x / {entry['scale']:.8g})" in note for note in report.notes)
+    assert export.Report.read(path) == report
+    found = export.open_artifact(path).predict(case.images)
+    assert found.dtype == np.float32
+    expected = case.model.probabilities(case.images)
+    assert (found.argmax(1) == expected.argmax(1)).mean() >= 0.9
+    np.testing.assert_allclose(found.sum(1), 1.0, atol=0.05)  # steps of 1 / 256
+    assert report.comparison.agreement >= 0.9
+
+
+@pytest.mark.case("Q06")
+def test_strict_fails_where_something_stays_in_float(cases, tmp_path, monkeypatch):
+    # As if there were no int8 form of SOFTMAX.
+    case, real = cases("vit"), quantize.quantized
+    softmax = [op for op in case.table if op.kind == "SOFTMAX"]
+    monkeypatch.setattr(modes, "quantized", lambda *a, **k: real(*a, **{**k, "in_float": softmax}))
+    with pytest.raises(
+        export.ExportError, match=r"2 operations remain in float32 \(SOFTMAX in enc"
+    ):
+        export.litert(
+            case.model, tmp_path / "a.tflite", quantize="int8", strict=True, images=case.images
+        )
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_report_says_what_stayed_in_float(cases, tmp_path):
+    case = cases("vit")
+    labels = case.expected.argmax(1)
+    report = export.litert(
+        case.model,
+        tmp_path / "a.tflite",
+        quantize="int8",
+        images=case.images,
+        labels=labels,
+        float_layers=["head"],
+        calibration="percentile:99.99",
+        max_drop=0.5,
+        input="uint8",
+    )
+    told = report.quantization
+    assert told["float"]["head"] == {"FULLY_CONNECTED": 1}
+    assert told["float"]["encoderblock_1/residual"] == {"ADD": 2}
+    assert told["float_layers"] == ["head"] and told["calibration"] == "percentile:99.99"
+    assert len(told["sensitivity"]["blocks"]) == 0 and told["sensitivity"]["drop"] < 0.5
+    assert any("for NPUs" in note for note in report.notes)
+    assert any("operations compute in float32" in note for note in report.notes)
+    assert not [name for name in report.operations if name.startswith("Flex")]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantize": "int8"}, "int8 is calibrated on images"),
+        ({"quantize": "int16x8", "batch": None, "images": 0}, "int16x8 has a fixed batch"),
+        ({"quantize": "int8", "images": 0, "calibration": "mean"}, "must be 'minmax'"),
+        ({"quantize": "dynamic_int8", "strict": True}, "strict is an option of int8 and int16x8"),
+        ({"quantize": "float16", "float_layers": ["head"]}, "means nothing for float16"),
+        ({"max_drop": 0.1}, "max_drop is an option of int8"),
+        ({"quantize": "int8", "images": 0, "max_drop": 0.1}, "needs a label for each of 32 images"),
+        (
+            {"quantize": "int8", "images": 0, "strict": True, "float_layers": ["head"]},
+            "strict leaves nothing in float32",
+        ),
+        ({"quantize": "int8", "images": 0, "strict": True, "input": "uint8"}, "cannot take uint8"),
+        ({"quantize": "dynamic_int8", "float_layers": ["hed"]}, "near names are head"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(cases, tmp_path, options, message):
+    case = cases("vit")
+    if "images" in options:
+        options = {**options, "images": case.images}
+    with pytest.raises(ValueError, match=message):
+        export.litert(case.model, tmp_path / "a.tflite", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_resnet_has_nothing_to_store_in_four_bits(cases, tmp_path):
+    with pytest.raises(ValueError, match="a ResNet has convolutions: use"):
+        export.litert(cases("bit").model, tmp_path / "a.tflite", quantize="int4_weights")
