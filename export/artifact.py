@@ -52,7 +52,7 @@ class Artifact:
         if "probabilities" in outputs:
             return outputs["probabilities"]
         if "logits" in outputs:
-            return _activate(outputs["logits"], self.sigmoid)
+            return as_probabilities(outputs["logits"], self.sigmoid)
         if len(outputs) == 1 and "features" not in outputs:
             return next(iter(outputs.values()))  # a file of someone else, taken as it is
         raise ValueError(
@@ -146,8 +146,8 @@ def open_artifact(
     )
 
 
-def interpreter(path: str | Path, threads: int = 1) -> Any:
-    """A LiteRT interpreter from `ai_edge_litert`, or from TensorFlow where that is not installed.
+def runtime_class() -> Any:
+    """The interpreter of `ai_edge_litert`, or of TensorFlow where that is not installed.
 
     Raises:
         RuntimeError: neither is installed.
@@ -162,28 +162,40 @@ def interpreter(path: str | Path, threads: int = 1) -> Any:
                 "running a .tflite file needs the package ai-edge-litert or tensorflow: install one "
                 "of them, for example with pip install ai-edge-litert."
             ) from None
-        Interpreter = tf.lite.Interpreter
+        return tf.lite.Interpreter
+    return Interpreter
+
+
+def interpreter(path: str | Path, threads: int = 1) -> Any:
+    """A LiteRT interpreter of a file.
+
+    Raises:
+        RuntimeError: no runtime is installed.
+    """
+    made = runtime_class()
     with warnings.catch_warnings():
         # TensorFlow's own interpreter says that it is deprecated; it is the fallback on purpose.
         warnings.filterwarnings("ignore", message=".*tf.lite.Interpreter is deprecated")
-        return Interpreter(model_path=str(path), num_threads=threads)
+        return made(model_path=str(path), num_threads=threads)
 
 
 def _open_litert(path: Path, threads: int, report: Report | None) -> Artifact:
     runtime = interpreter(path, threads)
     signatures = runtime.get_signature_list()
-    if not signatures:
-        raise ValueError(f"{path} has no signature: convert it again from a SavedModel signature.")
-    key = "serving_default" if "serving_default" in signatures else next(iter(signatures))
-    runner = runtime.get_signature_runner(key)
+    if signatures:
+        key = "serving_default" if "serving_default" in signatures else next(iter(signatures))
+        runner, names = runtime.get_signature_runner(key), tuple(signatures[key]["outputs"])
+    else:
+        runner = _Plain(runtime)
+        names = tuple(runner.get_output_details())
     (name, details), *others = runner.get_input_details().items()
-    if others:
-        raise ValueError(f"{path} has {1 + len(others)} inputs, expected one batch of images.")
+    if others or len(details["shape_signature"]) != 4:
+        raise ValueError(f"{path} has other inputs than one batch of images (B, H, W, C).")
     shape = tuple(None if size < 0 else int(size) for size in details["shape_signature"])
 
     # Integer files of quantisers: `run` takes and gives floats all the same.
     entry, ends = _scale(details), runner.get_output_details()
-    scales = {n: _scale(end) for n, end in ends.items()}
+    scales = {n: _scale(end, (*SIGNED, np.uint8)) for n, end in ends.items()}
 
     def once(images: np.ndarray) -> Outputs:
         if entry:
@@ -208,20 +220,48 @@ def _open_litert(path: Path, threads: int, report: Report | None) -> Artifact:
             filled = np.concatenate([piece, np.repeat(piece[-1:], missing, axis=0)])
             outputs = once(filled)
             found.append({n: y[: len(piece)] for n, y in outputs.items()})
-        return {n: np.concatenate([part[n] for part in found]) for n in signatures[key]["outputs"]}
+        return {n: np.concatenate([part[n] for part in found]) for n in names}
 
     metadata = None
     with contextlib.suppress(ValueError):  # damaged or of another kind: it runs all the same
         metadata = read_metadata(path)
     kind = "float32" if entry else np.dtype(details["dtype"]).name
-    outputs = tuple(signatures[key]["outputs"])
-    return Artifact(path, "litert", shape, outputs, run, report, metadata, kind)
+    return Artifact(path, "litert", shape, names, run, report, metadata, kind)
 
 
-def _scale(details: dict[str, Any]) -> tuple[float, int] | None:
+class _Plain:
+    """Runs a file without signatures, as old converters leave them, like one that has one."""
+
+    def __init__(self, runtime: Any):
+        self.runtime = runtime
+        runtime.allocate_tensors()
+        self.inputs = {end["name"]: end for end in runtime.get_input_details()}
+        self.outputs = {end["name"]: end for end in runtime.get_output_details()}
+
+    def get_input_details(self) -> dict[str, Any]:
+        return self.inputs
+
+    def get_output_details(self) -> dict[str, Any]:
+        return self.outputs
+
+    def __call__(self, **arrays: np.ndarray) -> Outputs:
+        for name, array in arrays.items():
+            end = self.inputs[name]
+            if tuple(array.shape) != tuple(end["shape"]):
+                self.runtime.resize_tensor_input(end["index"], array.shape)
+                self.runtime.allocate_tensors()
+            self.runtime.set_tensor(end["index"], array)
+        self.runtime.invoke()
+        return {n: self.runtime.get_tensor(end["index"]) for n, end in self.outputs.items()}
+
+
+SIGNED = (np.int8, np.int16)
+
+
+def _scale(details: dict[str, Any], kinds: tuple[Any, ...] = SIGNED) -> tuple[float, int] | None:
     """(scale, zero point) of an integer end of a file; None for floats, and for pixels."""
     scale, zero = details["quantization"]
-    return (scale, zero) if scale and details["dtype"] in (np.int8, np.int16) else None
+    return (scale, zero) if scale and details["dtype"] in kinds else None
 
 
 def _open_saved_model(path: Path, key: str, report: Report | None) -> Artifact:
@@ -276,7 +316,8 @@ def _open_onnx(path: Path, threads: int, report: Report | None) -> Artifact:
     return Artifact(path, "onnx", shape, outputs, run, report, metadata)
 
 
-def _activate(logits: np.ndarray, sigmoid: bool) -> np.ndarray:
+def as_probabilities(logits: np.ndarray, sigmoid: bool) -> np.ndarray:
+    """Logits (B, classes) as probabilities, of one class per image or of several."""
     if sigmoid:
         return 1.0 / (1.0 + np.exp(-logits))
     powers = np.exp(logits - logits.max(axis=-1, keepdims=True))

@@ -21,6 +21,7 @@ from keras_vit.cli.smoke import with_smoke
 from keras_vit.cli.tpu_plan import tpu_plan
 from keras_vit.cli.train import train
 from keras_vit.cli.transfer import transfer
+from keras_vit.cli.verify import bench, verify
 from keras_vit.cli.vtab import vtab
 
 COMMANDS = {
@@ -55,6 +56,11 @@ COMMANDS = {
         export,
         "keras-vit export runs/flowers/model.keras -o flowers.tflite --quantize dynamic_int8",
     ),
+    "verify": (
+        verify,
+        "keras-vit verify flowers.tflite --against runs/flowers/model.keras --data folder:flowers_test",
+    ),
+    "bench": (bench, "keras-vit bench flowers.tflite flowers_int8.tflite --threads 1,2"),
     "doctor": (doctor, "keras-vit doctor"),
     "train": (train, "keras-vit train fashion_mnist/ten --out runs/ten"),
     "vtab": (vtab, "keras-vit vtab ViT-L/16@imagenet21k --data-dir ~/tfds --out runs/vtab"),

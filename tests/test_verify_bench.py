@@ -1,0 +1,235 @@
+"""`keras-vit verify` and `bench` on files of this package and of others, and what reports say at export."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_vit import cli, export
+from keras_vit.card import Card, Preprocessing
+from keras_vit.export import benchmark, runtimes
+from keras_vit.spec import ViTSpec
+
+pytestmark = pytest.mark.tf_only
+
+NAMES = ("ant", "bee", "cat", "dog")
+SPEC = ViTSpec(
+    hidden_size=24,
+    mlp_dim=40,
+    num_heads=3,
+    num_layers=1,
+    patch_size=8,
+    image_size=(24, 32),
+    in_channels=3,
+    num_classes=4,
+)
+CARD = Card(
+    variant="ViT-Test/8",
+    tag="random",
+    num_classes=4,
+    class_names=NAMES,
+    preprocessing=Preprocessing(mean=(120.0,), std=(60.0,)),
+)
+
+
+@pytest.fixture(scope="module")
+def place(random_model, tmp_path_factory):
+    """A model, its exports, a file of another tool, and photographs of its classes."""
+    folder = tmp_path_factory.mktemp("verify")
+    model = random_model(SPEC, card=CARD)
+    model.save(folder / "model.keras")
+    for name, options in {"plain": {}, "pixels": {"input": "uint8", "output": "logits"}}.items():
+        export.litert(model, folder / f"{name}.tflite", **options)
+    _stripped(folder / "plain.tflite", folder / "foreign.tflite")
+    rng = np.random.default_rng(0)
+    for name in NAMES:
+        (folder / "photos" / name).mkdir(parents=True)
+        for i in range(10):
+            pixels = rng.integers(0, 256, (5, 4, 3), np.uint8)
+            image = Image.fromarray(pixels).resize((50, 40), Image.Resampling.BILINEAR)
+            image.save(folder / "photos" / name / f"{i}.png")
+    return folder
+
+
+def _stripped(path, to):
+    """A file as another tool writes it: no signature, no metadata, no report."""
+    from ai_edge_litert.tools import flatbuffer_utils
+
+    parsed = flatbuffer_utils.read_model(str(path))
+    parsed.metadata, parsed.signatureDefs = [], []
+    to.write_bytes(bytes(flatbuffer_utils.convert_object_to_bytearray(parsed)))
+
+
+def call(capsys, *words):
+    capsys.readouterr()
+    code = cli.run([str(word) for word in words])
+    return code, *capsys.readouterr()
+
+
+def verify(capsys, place, name, *options):
+    words = ["verify", place / name, "--against", place / "model.keras"]
+    words += ["--data", f"folder:{place / 'photos'}", "--json", *options]
+    code, out, _ = call(capsys, *words)
+    return code, json.loads(out)
+
+
+@pytest.fixture
+def truth(place):
+    """(probabilities of the model, class indices) of the photographs, without this package's feeds."""
+    import keras
+
+    model = keras.saving.load_model(place / "model.keras")
+    files = [place / "photos" / name / f"{i}.png" for name in NAMES for i in range(10)]
+    from keras_vit.layers.preprocessor import preprocess
+
+    pixels = np.stack([np.asarray(Image.open(file)) for file in files])
+    scores = model.probabilities(preprocess(pixels, SPEC.image_size, CARD.preprocessing))
+    return scores, np.repeat(np.arange(4), 10)
+
+
+def test_a_good_file_agrees_and_is_as_accurate_as_its_model(capsys, place, truth):
+    code, found = verify(capsys, place, "plain.tflite")
+    scores, classes = truth
+    accuracy = float((scores.argmax(1) == classes).mean())
+    assert code == 0 and found["good"] and found["images"] == 40
+    assert found["agreement"] == 1.0 and found["accuracy"] == found["model_accuracy"] == accuracy
+    # float32 sums in another order; a logit is the logarithm of a probability of at least 1e-6.
+    assert 0 < found["largest_error"] < 1e-5 and found["largest_logit_error"] < 1e-3
+    assert found["mean_error"] < found["largest_error"]
+    assert found["unknown"] == []
+    assert found["operations"]["FULLY_CONNECTED"] == 7 and found["partitions"] <= 2
+    assert found["runtimes"]["GELU"] == {"version": 1, "runtime": "2.9"}
+    assert found["runtime"] == "2.9"
+    assert set(found["gpu"]) == {"STRIDED_SLICE"}  # takes the class token out and drops its axis
+
+
+def test_pixels_and_logits_are_compared_end_to_end(capsys, place):
+    code, found = verify(capsys, place, "pixels.tflite", "--limit", "20", "--min-agreement", "0.9")
+    # The model sees resized photographs before their values are rounded.
+    assert code == 0 and found["output"] == "logits" and found["images"] == 20
+    assert found["largest_error"] < 0.05 and found["accuracy"] is not None
+
+
+def test_a_file_of_another_tool_is_verified_and_says_what_is_unknown(capsys, place):
+    code, found = verify(capsys, place, "foreign.tflite")
+    assert code == 0 and found["agreement"] == 1.0 and found["largest_error"] < 1e-5
+    assert [sentence[:30] for sentence in found["unknown"]] == [
+        "it says nothing of its preproc",
+        "it names no classes: they are ",
+    ]
+
+
+def test_a_wrong_file_is_exit_1_unless_allowed(capsys, place, random_model):
+    other = random_model(SPEC, seed=1, card=CARD)
+    export.litert(other, place / "other.tflite", force=True)
+    code, found = verify(capsys, place, "other.tflite")
+    assert code == 1 and not found["good"] and found["agreement"] < 0.9
+    assert found["largest_error"] > 0.2
+    assert verify(capsys, place, "other.tflite", "--allow")[0] == 0
+    assert verify(capsys, place, "other.tflite", "--min-agreement", "0")[0] == 0
+    words = ["verify", place / "other.tflite", "--against", place / "model.keras"]
+    code, out, _ = call(capsys, *words, "--data", f"folder:{place / 'photos'}")
+    assert code == 1 and "NOT GOOD: the agreement is below 95%" in out and "LiteRT from" in out
+
+
+def test_other_classes_and_other_shapes_are_one_sentence(capsys, place, random_model):
+    import tensorflow as tf
+
+    few = random_model(dataclasses.replace(SPEC, num_classes=3))
+    export.litert(few, place / "few.tflite", force=True)
+    first = tf.function(
+        lambda x: tf.reduce_mean(x, (2, 3)), [tf.TensorSpec((1, 3, 24, 32), tf.float32)]
+    )
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([first.get_concrete_function()])
+    (place / "first.tflite").write_bytes(converter.convert())
+    for name, text in (("few", "the model 4 classes"), ("first", "channels first")):
+        words = ["verify", place / f"{name}.tflite", "--against", place / "model.keras"]
+        code, out, err = call(capsys, *words, "--data", f"folder:{place / 'photos'}")
+        assert code == 2 and out == "" and text in err, err
+
+
+def test_what_a_gpu_does_not_take(capsys, place, tmp_path):
+    import tensorflow as tf
+
+    made = tf.function(
+        lambda x: tf.math.top_k(tf.nn.relu(x)[:, 0], 1)[0],
+        [tf.TensorSpec((1, 4, 4, 3), tf.float32)],
+    )
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([made.get_concrete_function()])
+    (tmp_path / "top.tflite").write_bytes(converter.convert())
+    assert set(runtimes.gpu_problems(tmp_path / "top.tflite")) == {"TOPK_V2", "STRIDED_SLICE"}
+    _, found = verify(capsys, place, "pixels.tflite", "--limit", "4")
+    assert found["gpu"]["CAST"] == "it casts UINT8 to FLOAT32"
+
+
+def test_runtimes_of_operations():
+    # runtime_version.cc: the third FULLY_CONNECTED needs 1.14, the ninth 2.3, and 1.10 is before 1.5.
+    assert runtimes.first_runtime("FULLY_CONNECTED", 3) == "1.14"
+    assert runtimes.first_runtime("FULLY_CONNECTED", 9) == "2.3"
+    assert runtimes.first_runtime("FULLY_CONNECTED", 99) is None
+    assert runtimes.first_runtime("BROADCAST_TO", 1) is runtimes.first_runtime("NEW", 1) is None
+    needed = {str(i): {"version": 1, "runtime": v} for i, v in enumerate(("1.5", "1.10", None))}
+    assert runtimes.newest(needed) == "1.10" and runtimes.newest({}) is None
+
+
+def test_bench_times_any_files_in_turns(capsys, place, monkeypatch):
+    order, prepared = [], benchmark.prepared
+
+    def noted(path, threads):
+        run = prepared(path, threads)
+        return lambda: order.append((path.name, threads)) or run()
+
+    monkeypatch.setattr(benchmark, "prepared", noted)
+    files = [place / "plain.tflite", place / "foreign.tflite", place / "pixels.tflite"]
+    code, out, _ = call(capsys, "bench", *files, "--threads", "1,2", "--rounds", "4", "--json")
+    found = json.loads(out)
+    assert code == 0 and [one["path"] for one in found] == [str(file) for file in files]
+    for one, file in zip(found, files, strict=True):
+        assert one["size"] == file.stat().st_size
+        assert [latency["threads"] for latency in one["latencies"]] == [1, 2]
+        for latency in one["latencies"]:
+            assert latency["runs"] == 4
+            assert 0 < latency["low_ms"] <= latency["median_ms"] <= latency["high_ms"]
+        # At least the weights, and less than a process of Python with NumPy.
+        assert one["peak_memory"] is None or 4 * SPEC.num_params < one["peak_memory"] < 2e8
+        assert f"{file} /data/local/tmp/ && adb shell" in one["adb"]
+    rounds = [order[i : i + 6] for i in range(0, len(order), 6)]
+    assert len(rounds) == 3 + 4 and all(len(set(one)) == 6 for one in rounds)
+    assert len({one[0] for one in rounds}) > 1
+
+
+def test_peak_memory_grows_with_the_weights(tmp_path):
+    import tensorflow as tf
+
+    if not os.path.exists("/proc/self/status"):
+        pytest.skip("only Linux tells the peak memory of a process")
+    kernel = np.random.default_rng(0).normal(size=(2000, 4000)).astype(np.float32)
+    made = tf.function(lambda x: x @ kernel, [tf.TensorSpec((1, 2000), tf.float32)])
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([made.get_concrete_function()])
+    (tmp_path / "large.tflite").write_bytes(converter.convert())
+    # The kernel of 32 MB from the file, and once more in the order XNNPACK computes in.
+    assert 32e6 < benchmark.peak_memory(tmp_path / "large.tflite") < 120e6
+
+
+def test_bench_refuses_what_it_cannot_run(capsys, place):
+    (place / "text.tflite").write_text("no model")
+    for words, text in (
+        ([place / "text.tflite"], "is no .tflite file"),
+        ([place / "none.tflite"], "does not exist"),
+        ([place / "plain.tflite", "--threads", "one"], "takes numbers such as 1,2"),
+    ):
+        code, out, err = call(capsys, "bench", *words)
+        assert code == 2 and out == "" and text in err
+
+
+def test_adb_commands_survive_odd_names():
+    command = benchmark.adb_command("my models/it's.tflite", threads=4)
+    import shlex
+
+    words = shlex.split(command)
+    assert words[:4] == ["adb", "push", "my models/it's.tflite", "/data/local/tmp/"]
+    there = shlex.split(words[-1])
+    assert there[1] == "--graph=/data/local/tmp/it's.tflite" and there[2] == "--num_threads=4"
