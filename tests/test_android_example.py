@@ -50,11 +50,13 @@ def program(tmp_path_factory):
             pytest.skip(f"{what} is not installed")
     folder = tmp_path_factory.mktemp("kotlin")
     done = subprocess.run(
-        [NPM, "install", "--no-audit", "--no-fund", "--ignore-scripts", "--no-package-lock", COMPILER],
+        [NPM, "install", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", "--ignore-scripts", "--no-package-lock", COMPILER],
         cwd=folder, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     if done.returncode:
-        pytest.skip(f"npm cannot install {COMPILER} (no network?): {done.stderr.strip()[-300:]}")
+        pytest.skip(
+            f"npm cannot install {COMPILER} (no network?): {' '.join(done.stderr.split())[:120]}"
+        )
     home = folder / "node_modules" / "kotlin-compiler"
     done = subprocess.run(
         [

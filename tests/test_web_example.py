@@ -53,11 +53,11 @@ SIZES = ((37, 53), (200, 41), (28, 31), (480, 640))  # pictures: smaller, tall, 
 INPUT = (28, 24)
 
 
-def node(script, *arguments, cwd):
+def node(script, *arguments, cwd, timeout=60):
     """What an ES module prints; `arguments` are in process.argv from 2 on."""
     path = Path(cwd) / "script.mjs"
     path.write_text(script, "utf-8")
-    done = subprocess.run([NODE, path, *arguments], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([NODE, path, *arguments], capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
@@ -290,11 +290,11 @@ console.log(JSON.stringify(told));
 
 def npm_install(folder, *arguments):
     done = subprocess.run(
-        [NPM, "install", "--no-audit", "--no-fund", *arguments],
+        [NPM, "install", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", *arguments],
         cwd=folder, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     if done.returncode:
-        pytest.skip(f"npm cannot install (no network?): {done.stderr.strip()[-300:]}")
+        pytest.skip(f"npm cannot install (no network?): {' '.join(done.stderr.split())[:120]}")
 
 
 @pytest.fixture(scope="module")
@@ -354,7 +354,7 @@ def drive(site, address, tmp_path, pictures, dark=False):
         "executable": CHROMIUM, "profile": str(tmp_path / "profile"), "address": address,
         "pictures": [str(p) for p in pictures], "broken": str(tmp_path / "broken.png"), "dark": dark,
     }  # fmt: skip
-    return json.loads(node(DRIVE, json.dumps(how), cwd=driver))
+    return json.loads(node(DRIVE, json.dumps(how), cwd=driver, timeout=300))
 
 
 @pytest.mark.full
