@@ -1,6 +1,6 @@
 """Test accuracy of the embedded Fashion-MNIST models in every mode of a .tflite file.
 
-    python -m benchmarks.quantize [--images 10000] [--only int8 ...] [--processes 2]
+    python -m benchmarks.quantize [--images 10000] [--only int8 ...] [--models ViT ...] [--processes 2]
 
 Each model is converted once, quantised as `keras_vit.export.litert` does it, calibrated on 128 training
 images where a mode needs that, and run on the test images: all 10,000 where the set is installed, else
@@ -133,6 +133,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--images", type=int, default=10_000, help="test images")
     parser.add_argument("--only", nargs="+", choices=MODES, default=MODES, help="modes to run")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--processes", type=int, default=2, help="that run files at a time")
     parser.add_argument("--fresh", action="store_true", help="measure what is known again")
     args = parser.parse_args()
@@ -152,7 +153,8 @@ def main() -> int:
         results = known if known["images"] == count else results
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(args.processes, context) as pool:
-        for name, source in MODELS.items():
+        for name in args.models:
+            source = MODELS[name]
             rows = results["models"].setdefault(name, {})
             wanted = [mode for mode in args.only if mode not in rows]
             if name == "BiT":
