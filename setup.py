@@ -86,10 +86,10 @@ setup(
         "tpu": ["jax[tpu]>=0.5", "tensorflow-cpu>=2.20"],
         "tpu-plan": TPU_PLAN,
         "plots": PLOTS,
-        "dev": [*EXPORT, *TPU_PLAN, *DEV],
+        "dev": [*EXPORT, *ONNX, *TPU_PLAN, *DEV],
         "real": REAL,
         "bench": ["keras-hub>=0.20"],
-        "all": [*EXPORT, *TFDS, *TPU_PLAN, *PLOTS, *DEV],
+        "all": [*EXPORT, *ONNX, *TFDS, *TPU_PLAN, *PLOTS, *DEV],
     },
     entry_points={"console_scripts": ["keras-vit = keras_vit.cli:main"]},
     classifiers=[

@@ -86,13 +86,14 @@ def test_every_data_file_is_packed(arguments):
     assert not left_out, f"setup.py's package_data leaves out {left_out}"
 
 
-@pytest.mark.parametrize("name", ["zoo", "export", "tests", "benchmarks"])
+# A file of each, because others (tf2onnx) do install a folder `tests`.
+@pytest.mark.parametrize("name", ["zoo.api", "export.litert", "tests.conftest", "benchmarks.table"])
 def test_folders_are_not_importable_by_their_own_name(name, tmp_path):
     done = subprocess.run(
         [sys.executable, "-P", "-c", f"import {name}"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode != 0
-    assert f"No module named '{name}'" in done.stderr
+    assert re.search(rf"No module named '{name.partition('.')[0]}[.']", done.stderr)
 
 
 @pytest.mark.parametrize("name", ["keras_vit.zoo", "keras_vit.export", "keras_vit.cli"])
