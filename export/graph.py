@@ -1,6 +1,7 @@
 """What both exporters need of a model: how it is stored, its outputs by name, its origin."""
 
 import dataclasses
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,17 @@ def source(model: Any) -> dict[str, Any]:
         "card": model.card.to_dict() if model.card else None,
         "dtype": model.get_config()["dtype"],
         "num_params": model.spec.num_params,
+        "weights_sha256": weights_sha256(model),
     }
+
+
+def weights_sha256(model: Any) -> str:
+    """A hash of the names and float values of all weights, in order."""
+    found = hashlib.sha256()
+    for variable in model.weights:
+        found.update(variable.path.split("/", 1)[-1].encode())
+        found.update(np.ascontiguousarray(np.asarray(variable.numpy(), np.float32)).tobytes())
+    return found.hexdigest()
 
 
 def notes(model: Any, *more: str | None) -> tuple[str, ...]:

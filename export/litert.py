@@ -1,5 +1,6 @@
 """LiteRT (.tflite) for phones: one signature, fixed batch, builtin operations only."""
 
+import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,10 +10,12 @@ import numpy as np
 
 from keras_vit.export import flatbuffer, graph, verify
 from keras_vit.export.artifact import Artifact, open_artifact
+from keras_vit.export.benchmark import adb_command, peak_memory
 from keras_vit.export.metadata import mediapipe_note, metadata_of, with_metadata
 from keras_vit.export.modes import Options, check_quantization, quantization_notes, quantize_file
 from keras_vit.export.output import check_output, put_in_place, workplace
-from keras_vit.export.report import DELEGATE_NOTE, Report, versions
+from keras_vit.export.report import DELEGATE_NOTE, Comparison, Latency, Report, versions
+from keras_vit.export.runtimes import gpu_problems, required_runtimes
 from keras_vit.export.size import LIMIT, check_size, estimated_size
 
 SIGNATURE = "serving_default"
@@ -54,7 +57,7 @@ def litert(
         output: `probabilities`, `logits`, or `features` (before the head).
         images: to calibrate and compare on: uint8 images (B, h, w, C) or preprocessed floats
             (B, H, W, C); None makes seeded synthetic ones, which calibrate nothing.
-        labels: class indices (B,) of the images, for `max_drop`.
+        labels: class indices (B,) of the images, for the accuracy in the report and for `max_drop`.
         float_layers: patterns of layer names that stay in float32: `["head",
             "encoderblock_.*/norm.*"]`. `int8` adds the residual stream of transformers by itself.
         strict: of `int8` and `int16x8`: all integers, input and output too, or it fails.
@@ -83,6 +86,11 @@ def litert(
         raise ValueError(f"this model has no head, so no {output}: use output='features'.")
     graph.check_backend()
     inputs, synthetic = verify.model_inputs(model, images)
+    if labels is not None and np.shape(labels) != (len(inputs),):
+        raise ValueError(
+            f"labels must be one class index for each of {len(inputs)} images, got shape "
+            f"{np.shape(labels)}."
+        )
     given = inputs
     if input == "uint8":
         given, inputs = graph.rounded_pixels(model, inputs)
@@ -116,6 +124,7 @@ def litert(
         comparison = verify.compare(
             output, reference[output], found[output], mode, synthetic=synthetic, what=str(target)
         )
+        comparison = with_accuracy(comparison, labels, found[output], reference[output])
         operations, weights = flatbuffer.operations(made)
         partitions, undelegated = flatbuffer.delegation(made)
         if flex := [name for name in operations if name.startswith("Flex")]:
@@ -145,6 +154,11 @@ def litert(
             undelegated=undelegated,
             baseline=baseline,
             quantization=details,
+            latency_2=_two_threads(made, one),
+            peak_memory=peak_memory(made),
+            runtimes=required_runtimes(made),
+            gpu=gpu_problems(made),
+            adb=adb_command(target),
             notes=graph.notes(
                 float_copy,
                 note,
@@ -159,6 +173,21 @@ def litert(
         )
         put_in_place(made, target, report)
     return report
+
+
+def with_accuracy(
+    comparison: Comparison, labels: Any, found: np.ndarray, reference: np.ndarray
+) -> Comparison:
+    """The comparison with the accuracy of both, where class indices (B,) are given."""
+    if labels is None or comparison.agreement is None:
+        return comparison
+    right = [float((y.argmax(-1) == np.asarray(labels)).mean()) for y in (found, reference)]
+    return dataclasses.replace(comparison, accuracy=right[0], model_accuracy=right[1])
+
+
+def _two_threads(path: Path, images: np.ndarray) -> Latency:
+    artifact = open_artifact(path, threads=2)
+    return verify.measure_latency(lambda: artifact.run(images), threads=2)
 
 
 def check_options(batch: int | None, output: str, input: str = "float32") -> None:

@@ -117,7 +117,9 @@ def _write(outputs: Any, path: Path, metadata: Any) -> dict[str, int]:
 
     height, width, channels = outputs.inputs[0].shape[1:]
     outputs(np.zeros((1, height, width, channels), np.float32))  # the exporter asks for a call
-    signature = [keras.InputSpec(shape=(None, height, width, channels), dtype="float32", name="images")]
+    signature = [
+        keras.InputSpec(shape=(None, height, width, channels), dtype="float32", name="images")
+    ]
     raw = path.with_suffix(".raw.onnx")
     with _quiet():
         keras.Model.export(

@@ -31,6 +31,8 @@ class Comparison:
             Keras outputs; unlike the absolute errors it does not depend on how sharp they are.
         agreement: share of images with the same top-1 class; None where there are no classes.
         bound: `(name of an error above, largest value that passes)`.
+        accuracy, model_accuracy: shares of images with the right class, of the artifact and of the
+            Keras model; None where no labels were given.
     """
 
     output: str
@@ -41,6 +43,8 @@ class Comparison:
     relative_error: float
     agreement: float | None
     bound: tuple[str, float]
+    accuracy: float | None = None
+    model_accuracy: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +74,8 @@ class Report:
         mode: a name of `keras_vit.export.quantize.MODES`.
         artifact: name of the file or folder.
         size: bytes of the file, or of all files of the folder.
-        source: `spec`, `card` (None for a model without one), `dtype` and `num_params`.
+        source: `spec`, `card` (None for a model without one; it names the checkpoint's file and
+            hash), `dtype`, `num_params` and `weights_sha256`, over names and values of all weights.
         class_names: names of the outputs in order.
         versions: of Python and the packages that took part.
         signatures: name -> `{"inputs": {name: [shape, dtype]}, "outputs": {...}}`; None in a
@@ -87,6 +92,11 @@ class Report:
             `calibration_images`, `strict`, with it `input` and `output` (dtype, scale, zero_point),
             and `sensitivity` where blocks were chosen for a budget.
         notes: sentences a user should know.
+        latency_2: the same latency with two threads (LiteRT).
+        peak_memory: bytes that loading and running the file add to a process; None where unknown.
+        runtimes: operation -> `version` and `runtime`, the first LiteRT that runs it or None.
+        gpu: operations that GPU delegates do not take by their rules, with the reason (LiteRT).
+        adb: shell commands that measure the file on a phone (LiteRT).
     """
 
     format: str
@@ -106,6 +116,11 @@ class Report:
     baseline: dict[str, Any] | None = None
     quantization: dict[str, Any] | None = None
     notes: tuple[str, ...] = ()
+    latency_2: Latency | None = None
+    peak_memory: int | None = None
+    runtimes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    gpu: dict[str, str] = dataclasses.field(default_factory=dict)
+    adb: str | None = None
 
     @property
     def comparison(self) -> Comparison:
@@ -124,7 +139,8 @@ class Report:
             name: Comparison(**{**c, "bound": tuple(c["bound"])})
             for name, c in values["comparisons"].items()
         }
-        values["latency"] = Latency(**values["latency"])
+        for field in ("latency", "latency_2"):
+            values[field] = values.get(field) and Latency(**values[field])
         for field in ("class_names", "notes"):
             values[field] = tuple(values[field])
         return cls(**values)
@@ -155,19 +171,31 @@ class Report:
             kind = "synthetic images" if c.synthetic else "images"
             lines.append(
                 f"  {name}: {c.output} of {c.images} {kind}, largest error {c.largest_error:.1e}, "
-                f"mean {c.mean_error:.1e}{agreement}"
+                f"mean {c.mean_error:.1e}{agreement}{_accuracy(c)}"
             )
         threads = "default threads" if time.threads is None else f"{time.threads} thread(s)"
         latency = f"{time.median_ms:.2f} ms ({time.low_ms:.2f} to {time.high_ms:.2f}), {threads}"
         if self.baseline:
             latency += f"; float32: {self.baseline['latency']['median_ms']:.2f} ms"
-        lines.append(f"  one image: {latency}")
+        if self.latency_2:
+            latency += f"; {self.latency_2.median_ms:.2f} ms with 2 threads"
+        memory = f", {_size(self.peak_memory)} of memory" if self.peak_memory else ""
+        lines.append(f"  one image: {latency}{memory}")
         if self.partitions is not None:
             left = ", ".join(f"{n} {name}" for name, n in self.undelegated.items()) or "none"
             lines.append(
                 f"  XNNPACK partitions: {self.partitions}, operations left outside: {left}"
             )
-        return "\n".join(lines + [f"  note: {note}" for note in self.notes])
+        if self.runtimes:
+            newest = max(
+                (found["runtime"] for found in self.runtimes.values() if found["runtime"]),
+                key=lambda text: tuple(map(int, text.split("."))),
+                default="of unknown version",
+            )
+            gpu = ", ".join(self.gpu) or "nothing that is known"
+            lines.append(f"  needs LiteRT {newest}; GPU delegates do not take: {gpu}")
+        lines += [f"  note: {note}" for note in self.notes]
+        return "\n".join(lines + ([f"  on a phone: {self.adb}"] if self.adb else []))
 
 
 def report_path(artifact: str | Path) -> Path:
@@ -185,6 +213,12 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _accuracy(c: Comparison) -> str:
+    if c.accuracy is None or c.model_accuracy is None:
+        return ""
+    return f", accuracy {c.accuracy:.1%} (the model {c.model_accuracy:.1%})"
 
 
 def _size(number: int) -> str:

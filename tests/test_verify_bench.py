@@ -11,6 +11,7 @@ from PIL import Image
 from keras_vit import cli, export
 from keras_vit.card import Card, Preprocessing
 from keras_vit.export import benchmark, runtimes
+from keras_vit.export.graph import weights_sha256
 from keras_vit.spec import ViTSpec
 
 pytestmark = pytest.mark.tf_only
@@ -149,6 +150,26 @@ def test_other_classes_and_other_shapes_are_one_sentence(capsys, place, random_m
         words = ["verify", place / f"{name}.tflite", "--against", place / "model.keras"]
         code, out, err = call(capsys, *words, "--data", f"folder:{place / 'photos'}")
         assert code == 2 and out == "" and text in err, err
+
+
+def test_a_report_tells_at_export_what_verify_and_bench_tell(capsys, place, truth, random_model):
+    words = ["export", place / "model.keras", "-o", place / "told.tflite", "--json"]
+    code, out, _ = call(capsys, *words, "--data", f"folder:{place / 'photos'}")
+    scores, classes = truth
+    report = export.Report.read(place / "told.tflite")
+    assert code == 0 and json.loads(out)["adb"] == report.adb
+    accuracy = float((scores.argmax(1) == classes).mean())
+    assert report.comparison.accuracy == report.comparison.model_accuracy == accuracy
+    assert report.latency_2.threads == 2 and 0 < report.latency_2.low_ms
+    assert report.peak_memory is None or report.peak_memory > 4 * SPEC.num_params
+    assert report.runtimes["GELU"]["runtime"] == "2.9" and set(report.gpu) == {"STRIDED_SLICE"}
+    assert f"adb push {place / 'told.tflite'}" in report.adb
+    text = report.to_text()
+    assert f"accuracy {accuracy:.1%} (the model {accuracy:.1%})" in text
+    assert "needs LiteRT 2.9" in text and "with 2 threads" in text
+    same, other = (random_model(SPEC, seed=seed, card=CARD) for seed in (0, 1))
+    assert report.source["weights_sha256"] == weights_sha256(same) != weights_sha256(other)
+    assert len(report.source["weights_sha256"]) == 64
 
 
 def test_what_a_gpu_does_not_take(capsys, place, tmp_path):

@@ -263,6 +263,12 @@ def export(
     static = quantize in (Quantize.int8, Quantize.int16x8)
     limit = CALIBRATION_LIMIT if static else VERIFY_LIMIT
     limit = limit if max_drop is None else BUDGET_LIMIT
+    labelled = source is not None and not source.multi_label
+    labelled = labelled and set(source.class_names) <= set(loaded.class_names)
+    if source and (labelled or max_drop is not None):
+        from keras_vit.train.evaluate import align
+
+        source = align(source, loaded.class_names)
     images, labels = _images(loaded, source, limit) if source else (None, None)
     log(f"exporting {model} to {out} ...")
     report = export_model(
@@ -279,7 +285,7 @@ def export(
         strict=strict,
         calibration=calibration,
         max_drop=max_drop,
-        labels=labels if max_drop is not None else None,
+        labels=labels if labelled or max_drop is not None else None,
     )
     return Answer({"out": str(out), **report.to_dict()}, (report.to_text(),))
 
