@@ -6,6 +6,8 @@ the standard, and then run in onnxruntime.
 """
 
 import contextlib
+import importlib
+import importlib.util
 import json
 import logging
 import warnings
@@ -99,8 +101,6 @@ def onnx(model: Any, path: str | Path, *, images: Any = None, force: bool = Fals
 
 def _check_packages() -> None:
     """Refuses to begin where something is missing, with a RuntimeError."""
-    import importlib.util
-
     missing = [n for n in ("tf2onnx", "onnx", "onnxruntime") if not importlib.util.find_spec(n)]
     if missing:
         raise RuntimeError(
@@ -113,8 +113,9 @@ def _write(outputs: Any, path: Path, metadata: Any) -> dict[str, int]:
     import collections
 
     import keras
-    import onnx as format
 
+    # Type checkers take `import onnx` for this very file.
+    format: Any = importlib.import_module("onnx")
     height, width, channels = outputs.inputs[0].shape[1:]
     outputs(np.zeros((1, height, width, channels), np.float32))  # the exporter asks for a call
     signature = [

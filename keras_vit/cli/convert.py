@@ -263,8 +263,8 @@ def export(
     static = quantize in (Quantize.int8, Quantize.int16x8)
     limit = CALIBRATION_LIMIT if static else VERIFY_LIMIT
     limit = limit if max_drop is None else BUDGET_LIMIT
-    labelled = source is not None and not source.multi_label
-    labelled = labelled and set(source.class_names) <= set(loaded.class_names)
+    known = set(loaded.class_names)
+    labelled = bool(source and not source.multi_label and set(source.class_names) <= known)
     if source and (labelled or max_drop is not None):
         from keras_vit.train.evaluate import align
 
