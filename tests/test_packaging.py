@@ -87,7 +87,9 @@ def test_every_data_file_is_packed(arguments):
 
 
 # A file of each, because others (tf2onnx) do install a folder `tests`.
-@pytest.mark.parametrize("name", ["zoo.api", "export.litert", "tests.test_packaging", "benchmarks.table"])
+@pytest.mark.parametrize(
+    "name", ["zoo.api", "export.litert", "tests.test_packaging", "benchmarks.table"]
+)
 def test_folders_are_not_importable_by_their_own_name(name, tmp_path):
     done = subprocess.run(
         [sys.executable, "-P", "-c", f"import {name}"], cwd=tmp_path, capture_output=True, text=True

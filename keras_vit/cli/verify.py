@@ -67,9 +67,8 @@ def verify(
         labelled = False
     count = min(limit, len(source))
     source = source.take(np.linspace(0, len(source) - 1, count).astype(int))
-    size = tuple(
-        a or b for a, b in zip(artifact.input_shape[1:3], model.spec.image_size, strict=True)
-    )
+    height, width = model.spec.image_size
+    size = artifact.input_shape[1] or height, artifact.input_shape[2] or width
     feeds = [
         Batches(source, shape, model.spec.in_channels, rule, batch_size=BATCH)
         for shape, rule in ((model.spec.image_size, model.preprocessing), (size, how))
