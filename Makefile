@@ -18,7 +18,7 @@ REAL_STAMP := .venv/real-$(KEY)
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 help:
-	@echo "make demo       load, fine-tune, evaluate and export a model on real images (about 4 minutes)"
+	@echo "make demo       load, fine-tune, evaluate and export a model on real images (4 to 9 minutes)"
 	@echo "make test       format, lint and tests, on the TensorFlow and on the JAX backend"
 	@echo "make test-full  all tests, the heavy ones too; writes docs/checks/test-full.log"
 	@echo "make test-real  a real DINOv2 against onnxruntime (90 MB); writes docs/checks/real-weights.log"
