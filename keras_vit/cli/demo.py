@@ -61,7 +61,7 @@ def demo(
     """Load, classify, fine-tune at a higher resolution, compare with training from scratch, export.
 
     A model that was trained on eight kinds of clothing learns ten from a few images of each, against
-    the same network from random weights with the same budget. Takes under 4 minutes on 2 cores.
+    the same network from random weights with the same budget. Takes 4 to 9 minutes on 2 cores.
     """
     from keras_vit.train.rundir import check_out
 
