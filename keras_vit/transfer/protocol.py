@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.data.images import read_image
-from keras_vit.data.sources import Source, open_source
+from keras_vit.data.sources import Source, open_feed_source
 from keras_vit.results.store import Result, now
 from keras_vit.spec import ResNetSpec
 from keras_vit.train import overrides, recipes, rundir
@@ -69,7 +69,7 @@ def images(
 
     def opened(role: str) -> Any:
         if role == "test" and test:
-            return open_source(test, data_dir=data_dir)
+            return open_feed_source(test, data_dir=data_dir)
         return datasets.open_split(data, role, data_dir=data_dir, seed=seed)
 
     return Images(known.title if known else data, known.name if known else None, opened)
