@@ -41,8 +41,18 @@ def trained(spec, random_model, remat, **options):
     return model, [keras.ops.convert_to_numpy(v) for v in model.variables]
 
 
-@pytest.mark.parametrize("family", SPECS)
-@pytest.mark.parametrize("options", [{}, {"accumulation_steps": 2, "jit_compile": True}])
+PARTS = {"accumulation_steps": 2, "jit_compile": True}
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        *((family, {}) for family in SPECS),
+        ("vit", PARTS),
+        # The compiler takes long for these.
+        *(pytest.param(family, PARTS, marks=pytest.mark.full) for family in ("hybrid", "mixer")),
+    ],
+)
 def test_training_is_the_same(family, options, random_model):
     plain = trained(SPECS[family], random_model, False, **options)
     model, again = trained(SPECS[family], random_model, True, **options)
