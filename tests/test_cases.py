@@ -1,6 +1,7 @@
 """Every public case is closed by a test, or docs/cases.md says why not."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -24,11 +25,14 @@ def marked(source: str) -> set[str]:
     """Ids in `pytest.mark.case(...)` calls, as decorator, pytestmark or mark of a parameter."""
     found = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.case":
+        if not isinstance(node, ast.Call) or getattr(node.func, "attr", None) != "case":
+            continue
+        if ast.unparse(node.func) == "pytest.mark.case":
             found |= {ast.literal_eval(argument) for argument in node.args}
     return found
 
 
+@functools.cache
 def all_marked() -> dict[str, str]:
     """Ids that some test file marks, each with one such file."""
     files = sorted(TESTS.rglob("test_*.py"))
