@@ -66,6 +66,7 @@ SAME_ON_EVERY_BACKEND = {
     "test_checkpoint.py",
     "test_containers.py",
     "test_figures.py",
+    "test_finetune.py",
     "test_flexi.py",
     "test_huggingface.py",
     "test_inspect.py",
