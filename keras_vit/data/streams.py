@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.data.calls import numpy_call
 from keras_vit.data.sources import TFDS_MEMORY_LIMIT, Source, tfds_problem
 
 FILES_AT_A_TIME = 16
@@ -228,7 +229,7 @@ def _parser(
         def label(*values, recipe=reading.label):
             return np.asarray(recipe(tf.nest.pack_sequence_as(example, values)), np.int64)
 
-        found = tf.numpy_function(label, tf.nest.flatten(example), tf.int64, stateful=False)
+        found = numpy_call(label, tf.nest.flatten(example), tf.int64)
         return image, tf.ensure_shape(found, (num_classes,) if reading.multi_label else ())
 
     return parse
