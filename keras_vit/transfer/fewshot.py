@@ -17,6 +17,7 @@ import numpy as np
 from keras_vit.results.store import Result
 from keras_vit.train.evaluate import wilson
 from keras_vit.transfer.features import FeatureSet, Progress, check_pair
+from keras_vit.transfer.rows import about_features, row, settings_of
 
 BIAS = 100.0  # the constant feature, so large that the bias is hardly regularised
 STD_EPSILON = 1e-5
@@ -263,47 +264,20 @@ def results(found: Sequence[FewShot], train: FeatureSet, test: FeatureSet, **abo
     """
     rows = []
     for one in found:
-        settings = {
-            **settings_of(train),
-            "method": "fewshot",
-            "shots": one.shots,
-            "l2": one.l2,
-        }
-        base = {
-            "study": "fewshot",
-            "model": train.about.get("name", "unknown"),
-            "data": test.name,
-            "metric": "accuracy",
-            "examples": one.tested,
-            **about,
-        }
+        settings = {"method": "fewshot", "shots": one.shots, "l2": one.l2}
         rows.append(
             Result(
+                **about_features("fewshot", train, test),
                 value=one.mean,
                 std=one.std,
+                examples=one.tested,
                 interval=wilson(one.right[0], one.tested) if len(one.right) == 1 else None,
-                settings={**settings, "seeds": list(one.seeds)},
-                **base,
+                settings={**settings_of(train), **settings, "seeds": list(one.seeds)},
+                **about,
             )
         )
         rows += [
-            Result(
-                value=right / one.tested,
-                interval=wilson(right, one.tested),
-                settings={**settings, "seed": seed},
-                **base,
-            )
+            row("fewshot", train, test, right, one.tested, {**settings, "seed": seed}, **about)
             for seed, right in zip(one.seeds, one.right, strict=False)
         ]
     return rows
-
-
-def settings_of(train: FeatureSet) -> dict[str, object]:
-    """What a result on frozen features must say of them."""
-    kept = ("endpoint", "pool", "resolution", "weights")
-    rule = train.about.get("preprocessing", {})
-    return {
-        "train": train.name,
-        **{name: train.about.get(name) for name in kept},
-        **{name: rule.get(name) for name in ("resize", "resize_to")},
-    }

@@ -12,9 +12,8 @@ import dataclasses
 import numpy as np
 
 from keras_vit.results.store import Result
-from keras_vit.train.evaluate import wilson
 from keras_vit.transfer.features import FeatureSet, Progress, check_pair
-from keras_vit.transfer.fewshot import settings_of
+from keras_vit.transfer.rows import row
 
 NEIGHBOURS = 20
 TEMPERATURE = 0.07
@@ -120,21 +119,5 @@ def results(found: Neighbours, train: FeatureSet, test: FeatureSet, **about) -> 
     Args:
         about: further fields of the `Result`: `command`, `when`, `versions`.
     """
-    return [
-        Result(
-            study="knn",
-            model=train.about.get("name", "unknown"),
-            data=test.name,
-            metric="accuracy",
-            value=found.accuracy,
-            examples=found.tested,
-            interval=wilson(found.right, found.tested),
-            settings={
-                **settings_of(train),
-                "method": "knn",
-                "neighbours": found.k,
-                "temperature": found.temperature,
-            },
-            **about,
-        )
-    ]
+    settings = {"method": "knn", "neighbours": found.k, "temperature": found.temperature}
+    return [row("knn", train, test, found.right, found.tested, settings, **about)]

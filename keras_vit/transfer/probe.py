@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from keras_vit.results.store import Result
-from keras_vit.train.evaluate import wilson
 from keras_vit.transfer import lbfgs
 from keras_vit.transfer.features import FeatureSet, Progress, check_pair
-from keras_vit.transfer.fewshot import STD_EPSILON, Linear, decompose_blocks, settings_of
+from keras_vit.transfer.fewshot import STD_EPSILON, Linear, decompose_blocks
+from keras_vit.transfer.rows import row
 
 PENALTIES = tuple(10.0**e for e in (0, -1, -2, -3, -4, -5, -6))
 HELD_OUT = 0.1
@@ -270,21 +270,5 @@ def results(found: Probe, train: FeatureSet, test: FeatureSet, **about) -> list[
     Args:
         about: further fields of the `Result`: `command`, `when`, `versions`.
     """
-    return [
-        Result(
-            study="probe",
-            model=train.about.get("name", "unknown"),
-            data=test.name,
-            metric="accuracy",
-            value=found.accuracy,
-            examples=found.tested,
-            interval=wilson(found.right, found.tested),
-            settings={
-                **settings_of(train),
-                "method": "linear",
-                "l2": found.l2,
-                "seed": found.seed,
-            },
-            **about,
-        )
-    ]
+    settings = {"method": "linear", "l2": found.l2, "seed": found.seed}
+    return [row("probe", train, test, found.right, found.tested, settings, **about)]
