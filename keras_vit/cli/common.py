@@ -39,6 +39,18 @@ Set = Annotated[
         show_default=False,
     ),
 ]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", help="Where tensorflow-datasets keeps its files.")
+]
+Devices = Annotated[
+    str,
+    typer.Option(
+        "--devices", help="auto, cpu, gpu, tpu, multi-worker, or a number of them: gpu:2."
+    ),
+]
+SmokeRun = Annotated[
+    bool, typer.Option("--smoke", help="A few steps of a tiny network on made-up images.")
+]
 Classes = Annotated[
     str | None,
     typer.Option("--classes", help="Only these classes of the data, as numbers or names: 5,8."),

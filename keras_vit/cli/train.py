@@ -7,8 +7,11 @@ import typer
 
 from keras_vit.cli.common import (
     Answer,
+    DataDir,
+    Devices,
     Force,
     Set,
+    SmokeRun,
     bytes_text,
     command_line,
     log,
@@ -41,9 +44,7 @@ def train(
     val: Annotated[
         str | None, typer.Option("--val", help="Images to choose the best epoch by.")
     ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option("--data-dir", help="Where tensorflow-datasets keeps its files.")
-    ] = None,
+    data_dir: DataDir = None,
     options: Annotated[
         list[str] | None,
         typer.Option(
@@ -52,12 +53,7 @@ def train(
     ] = None,
     more: Set = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Of everything random.")] = None,
-    devices: Annotated[
-        str,
-        typer.Option(
-            "--devices", help="auto, cpu, gpu, tpu, multi-worker, or a number of them: gpu:2."
-        ),
-    ] = "auto",
+    devices: Devices = "auto",
     model_parallel: Annotated[
         int,
         typer.Option(
@@ -68,9 +64,7 @@ def train(
         int | None,
         typer.Option("--checkpoint-steps", min=1, help="Besides one after each epoch."),
     ] = None,
-    smoke: Annotated[
-        bool, typer.Option("--smoke", help="A few steps of a tiny network on made-up images.")
-    ] = False,
+    smoke: SmokeRun = False,
     force: Force = False,
 ) -> Answer:
     """Train a network by a recipe of a paper, or as the models of the package were trained.

@@ -7,8 +7,11 @@ import typer
 
 from keras_vit.cli.common import (
     Answer,
+    DataDir,
+    Devices,
     Force,
     Set,
+    SmokeRun,
     command_line,
     log,
     table,
@@ -52,15 +55,9 @@ def transfer(
     results: Annotated[
         Path | None, typer.Option("--results", help="Add the number to this store, a .jsonl.")
     ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option("--data-dir", help="Where tensorflow-datasets keeps its files.")
-    ] = None,
-    devices: Annotated[
-        str, typer.Option("--devices", help="auto, cpu, gpu, tpu, multi-worker, or gpu:2.")
-    ] = "auto",
-    smoke: Annotated[
-        bool, typer.Option("--smoke", help="A few steps of a tiny network on made-up images.")
-    ] = False,
+    data_dir: DataDir = None,
+    devices: Devices = "auto",
+    smoke: SmokeRun = False,
     force: Force = False,
 ) -> Answer:
     """Fine-tune as the paper does: choose the rate on held-out images, train on all, test.

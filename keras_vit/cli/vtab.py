@@ -9,8 +9,11 @@ import typer
 
 from keras_vit.cli.common import (
     Answer,
+    DataDir,
+    Devices,
     Force,
     Set,
+    SmokeRun,
     command_line,
     log,
     training_run,
@@ -36,9 +39,7 @@ def vtab(
         str | None,
         typer.Option("--tasks", help="Some of the 19, or a group: natural,dmlab; all by default."),
     ] = None,
-    data_dir: Annotated[
-        str | None, typer.Option("--data-dir", help="Where tensorflow-datasets keeps its files.")
-    ] = None,
+    data_dir: DataDir = None,
     protocol: Annotated[
         Protocol,
         typer.Option(
@@ -48,15 +49,8 @@ def vtab(
     ] = Protocol.train800val200,
     more: Set = None,
     seed: Annotated[int, typer.Option("--seed", help="Of everything random.")] = 0,
-    devices: Annotated[
-        str,
-        typer.Option(
-            "--devices", help="auto, cpu, gpu, tpu, multi-worker, or a number of them: gpu:2."
-        ),
-    ] = "auto",
-    smoke: Annotated[
-        bool, typer.Option("--smoke", help="A few steps of a tiny network on made-up images.")
-    ] = False,
+    devices: Devices = "auto",
+    smoke: SmokeRun = False,
     force: Force = False,
 ) -> Answer:
     """Fine-tune a model on VTAB-1k: 19 tasks of 1,000 images, with the means of the paper's Table 9.
