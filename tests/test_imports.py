@@ -29,7 +29,6 @@ MAY_USE_TENSORFLOW = (
     "export",
     "model",
     "stepping",
-    "train.distribute",
     "train.distribute_tf",
     "train.distribute_jax",
     "train.placement",

@@ -5,6 +5,7 @@ it has measured in its folder and goes on from there.
 """
 
 import dataclasses
+import functools
 import json
 import statistics
 from collections.abc import Callable, Iterable
@@ -67,6 +68,8 @@ def images(
     """
     known = datasets.find(data)
 
+    # Every rate of a sweep asks for the same, and opening a folder decodes all of it.
+    @functools.lru_cache(3)
     def opened(role: str) -> Any:
         if role == "test" and test:
             return open_feed_source(test, data_dir=data_dir)
