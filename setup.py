@@ -30,6 +30,8 @@ DEV = [
     "ruff>=0.8",
     "pyright>=1.1.390",
     "scikit-learn>=1.5",
+    # Its photographs, on which clients are compared with Python.
+    "scikit-image>=0.22",
     "build>=1.2",
     "setuptools>=77",
     "tensorboard>=2.19",

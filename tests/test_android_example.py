@@ -2,9 +2,11 @@
 
 import json
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,25 +21,10 @@ pytestmark = pytest.mark.tf_only
 
 ANDROID = Path(__file__).parent.parent / "examples" / "android"
 VISION = ANDROID / "vision" / "src"
-JAVA, NPM = shutil.which("java"), shutil.which("npm")
+JAVA = shutil.which("java")
 COMPILER = "kotlin-compiler@2.4.20"
-RULES = {
-    "google": Preprocessing(),
-    "big_vision": Preprocessing(truncate=True),
-    "larger_then_cropped": Preprocessing(resize_to=40, rounded=True),
-    "shorter_side": Preprocessing("shorter_side", resize_to=32),
-    "shorter_side_area": Preprocessing("shorter_side", "area", resize_to=30, truncate=True),
-    "timm_bicubic": Preprocessing(
-        "shorter_side", "bicubic", True, 32, mean=(120.0, 110.0, 100.0), std=(60.0, 61.0, 62.0)
-    ),
-    "pillow_bicubic": Preprocessing("shorter_side", "bicubic", True, 36, rounded=True),
-    "pillow_bilinear": Preprocessing("shorter_side", "bilinear", True, 33, rounded=True),
-    "plain_bicubic": Preprocessing(method="bicubic", truncate=True),
-    "crop_only": Preprocessing("none"),
-}
-EXACT = {"google", "big_vision", "larger_then_cropped", "shorter_side", "shorter_side_area",
-         "crop_only"}  # fmt: skip
-INPUT = (28, 24)
+clients = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("clients.py"))))
+INPUT = clients.INPUT
 LABELS = ("a b", 'quoted "one"', "back\\slash", "naïve ½ 龍", "e/f", "tab\tno", "g")
 LOGITS = (0.5, -1.0, 3.0, 0.5, 2.0, 1.0, -4.0)
 
@@ -45,18 +32,10 @@ LOGITS = (0.5, -1.0, 3.0, 0.5, 2.0, 1.0, -4.0)
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     """The command that runs the compiled Kotlin."""
-    for found, what in ((JAVA, "java (Debian: default-jdk-headless)"), (NPM, "npm (Debian: npm)")):
-        if not found:
-            pytest.skip(f"{what} is not installed")
+    if not JAVA:
+        pytest.skip("java is not installed (Debian: default-jre-headless)")
     folder = tmp_path_factory.mktemp("kotlin")
-    done = subprocess.run(
-        [NPM, "install", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", "--ignore-scripts", "--no-package-lock", COMPILER],
-        cwd=folder, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    if done.returncode:
-        pytest.skip(
-            f"npm cannot install {COMPILER} (no network?): {' '.join(done.stderr.split())[:120]}"
-        )
+    clients.npm_install(folder, "--ignore-scripts", "--no-package-lock", COMPILER)
     home = folder / "node_modules" / "kotlin-compiler"
     done = subprocess.run(
         [
@@ -83,53 +62,25 @@ def run(program, folder, jobs):
     return found
 
 
-def photographs():
-    """Three photographs of scikit-image where it is installed, or three made pictures."""
-    try:
-        from skimage import data
-
-        found = [data.astronaut(), data.chelsea(), data.coffee()]
-    except Exception:  # not installed, or its files are not there
-        rng = np.random.default_rng(5)
-        found = []
-        for height, width in ((512, 512), (300, 451), (400, 600)):
-            y, x = np.mgrid[:height, :width]
-            waves = np.stack([np.sin(y / 17 + k) + np.cos(x / (9 + k)) for k in range(3)], -1)
-            noisy = 127 + 50 * waves + rng.normal(scale=12, size=waves.shape)
-            found.append(np.clip(noisy, 0, 255).astype(np.uint8))
-    return found
-
-
 def report_of(channels=3, rule=None, output="probabilities", activation=None, **changes):
     """The text of a report, as far as the app reads it."""
     card = Card(variant="V", tag="t", preprocessing=rule).to_dict() if rule else None
-    report = {
-        "format": "litert",
-        "artifact": "x.tflite",
-        "size": 1.5e6,
-        "baseline": None,
-        "source": {"spec": {"classifier_activation": activation}, "card": card},
-        "class_names": LABELS,
-        "signatures": {
-            "serving_default": {
-                "inputs": {"images": [[1, *INPUT, channels], "float32"]},
-                "outputs": {output: [[1, len(LABELS)], "float32"]},
-            }
-        },
-    }
-    return json.dumps({**report, **changes}, indent=1, ensure_ascii=channels == 1) + "\n"
+    report = clients.report_dict(
+        (1, *INPUT, channels), output=output, classes=LABELS, card=card, activation=activation, **changes
+    )  # fmt: skip
+    return json.dumps(report, indent=1, ensure_ascii=channels == 1) + "\n"
 
 
 @pytest.mark.full
 def test_preprocessing_in_kotlin_is_that_of_python(program, tmp_path):
     jobs, wanted = [], {}
-    for k, image in enumerate(photographs()):
+    for k, image in enumerate(clients.photographs().values()):
         height, width = image.shape[:2]
         # Rows of a camera end in bytes that belong to no pixel.
         rows = np.full((height, 4 * width + 12), 77, np.uint8)
         rows[:, : 4 * width] = np.dstack([image, np.full((height, width), 255)]).reshape(height, -1)
         (tmp_path / f"{k}.rgba").write_bytes(rows.astype(np.uint8).tobytes())
-        for rule_name, rule in RULES.items():
+        for rule_name, rule in clients.RULES.items():
             for channels in (1, 3):
                 if len(rule.mean) > channels:
                     continue
@@ -140,22 +91,12 @@ def test_preprocessing_in_kotlin_is_that_of_python(program, tmp_path):
                          width=width, row_stride=rows.shape[1], outputs=LOGITS)
                 )  # fmt: skip
                 read = read_image(Image.fromarray(image), channels)
-                wanted[name] = rule_name, rule, preprocess(read, INPUT, rule)
+                wanted[name] = rule_name, preprocess(read, INPUT, rule)
     found = run(program, tmp_path, jobs)
     assert found.keys() == wanted.keys() and not [v for v in found.values() if v[0][0] == "error"]
-    for name, (rule_name, rule, expected) in wanted.items():
+    for name, (rule_name, expected) in wanted.items():
         tensor = np.fromfile(tmp_path / f"{name}.f32", "<f4").reshape(expected.shape)
-        if rule_name in EXACT:
-            np.testing.assert_array_equal(tensor, expected, err_msg=name)
-            continue
-        # Sums of products in another order; where they are rounded afterwards, a tie may fall to
-        # the other side: one grey level, which is 1/127.5.
-        difference = np.abs(tensor - expected)
-        if rule.rounded or rule.truncate:
-            assert difference.max() <= 1.01 / 127.5, name
-            assert (difference > 1e-5).mean() < 3e-3, name
-        else:
-            assert difference.max() < 1e-5, name
+        clients.check_tensor(tensor, expected, rule_name, name)
 
 
 @pytest.mark.full

@@ -6,10 +6,12 @@ import http.server
 import json
 import math
 import os
+import runpy
 import shutil
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,31 +28,15 @@ from keras_vit.layers.preprocessor import preprocess
 pytestmark = pytest.mark.tf_only
 
 WEB = Path(__file__).parent.parent / "examples" / "web"
-NODE, NPM = shutil.which("node"), shutil.which("npm")
+NODE = shutil.which("node")
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
+clients = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("clients.py"))))
 needs_node = pytest.mark.skipif(not NODE, reason="Node.js is not installed (Debian: nodejs)")
 PLAYWRIGHT = "playwright-core@1.65.1"
-RULES = {
-    "google": Preprocessing(),
-    "big_vision": Preprocessing(truncate=True),
-    "larger_then_cropped": Preprocessing(resize_to=40, rounded=True),
-    "shorter_side": Preprocessing("shorter_side", resize_to=32),
-    "shorter_side_area": Preprocessing("shorter_side", "area", resize_to=30, truncate=True),
-    "area": Preprocessing(method="area"),
-    "timm_bicubic": Preprocessing(
-        "shorter_side", "bicubic", True, 32, mean=(120.0, 110.0, 100.0), std=(60.0, 61.0, 62.0)
-    ),
-    "pillow_bicubic": Preprocessing("shorter_side", "bicubic", True, 36, rounded=True),
-    "pillow_bilinear": Preprocessing("shorter_side", "bilinear", True, 33, rounded=True),
-    "plain_bicubic": Preprocessing(method="bicubic", truncate=True),
-    "crop_only": Preprocessing("none"),
-}
-EXACT = {"google", "big_vision", "larger_then_cropped", "shorter_side", "shorter_side_area", "area",
-         "crop_only"}  # fmt: skip
 SIZES = ((37, 53), (200, 41), (28, 31), (480, 640))  # pictures: smaller, tall, as large, a photo
-INPUT = (28, 24)
+INPUT = clients.INPUT
 
 
 def node(script, *arguments, cwd, timeout=60):
@@ -91,7 +77,7 @@ def test_preprocessing_in_javascript_is_that_of_python(tmp_path):
         image = picture(height, width, seed=k)
         rgba = np.dstack([image, np.full((height, width), 255, np.uint8)])
         (tmp_path / f"{k}.rgba").write_bytes(rgba.tobytes())
-        for name, rule in RULES.items():
+        for name, rule in clients.RULES.items():
             for channels in (1, 3):
                 if len(rule.mean) > channels:
                     continue
@@ -102,23 +88,13 @@ def test_preprocessing_in_javascript_is_that_of_python(tmp_path):
                          rule=card.get("preprocessing", {}))
                 )  # fmt: skip
                 read = read_image(Image.fromarray(image), channels)
-                expected.append((name, rule, preprocess(read, INPUT, rule)))
+                expected.append((name, preprocess(read, INPUT, rule)))
     assert any(job["rule"] == {} for job in jobs), "the defaults of the example are not tried"
     (tmp_path / "jobs.json").write_text(json.dumps(jobs))
     node(PREPROCESS, (WEB / "preprocess.js").as_uri(), str(tmp_path), cwd=tmp_path)
-    for i, (name, rule, wanted) in enumerate(expected):
+    for i, (name, wanted) in enumerate(expected):
         found = np.fromfile(tmp_path / f"{i}.f32", np.float32).reshape(wanted.shape)
-        if name in EXACT:
-            np.testing.assert_array_equal(found, wanted, err_msg=f"{name}, {jobs[i]}")
-            continue
-        # Sums of products in another order; where they are rounded afterwards, a tie may fall to
-        # the other side: one grey level, which is 1/127.5.
-        difference = np.abs(found - wanted)
-        if rule.rounded or rule.truncate:
-            assert difference.max() <= 1.01 / 127.5, (name, jobs[i])
-            assert (difference > 1e-5).mean() < 3e-3, (name, jobs[i])
-        else:
-            assert difference.max() < 1e-5, (name, jobs[i])
+        clients.check_tensor(found, wanted, name, str(jobs[i]))
 
 
 DESCRIBE = """
@@ -135,27 +111,12 @@ try {
 }
 console.log(JSON.stringify(found));
 """
-CLASSES = tuple("abcdefg")
-
-
-def report_of(shape=(1, 28, 28, 1), dtype="float32", output="probabilities", card=None, **spec):
-    """The parts of a report that the page reads."""
-    return {
-        "format": "litert",
-        "artifact": "x.tflite",
-        "source": {"spec": {"classifier_activation": None, **spec}, "card": card},
-        "class_names": CLASSES,
-        "signatures": {
-            "serving_default": {
-                "inputs": {"images": [shape, dtype]}, "outputs": {output: [[1, 7], "float32"]},
-            }
-        },
-    }  # fmt: skip
+CLASSES = clients.CLASSES
 
 
 def described(tmp_path, outputs=(), **report):
     (tmp_path / "in.json").write_text(
-        json.dumps({"report": report_of(**report), "outputs": outputs})
+        json.dumps({"report": clients.report_dict(**report), "outputs": outputs})
     )
     return json.loads(
         node(DESCRIBE, (WEB / "report.js").as_uri(), str(tmp_path / "in.json"), cwd=tmp_path)
@@ -189,7 +150,7 @@ def test_the_best_classes_are_those_of_python(tmp_path):
         ("logits", None, softmax),
         ("logits", "sigmoid", 1 / (1 + np.exp(-np.array(rows)))),
     ):
-        found = described(tmp_path, rows, output=output, classifier_activation=activation)["top"]
+        found = described(tmp_path, rows, output=output, activation=activation)["top"]
         for top, row in zip(found, wanted, strict=True):
             order = np.argsort(-row, kind="stable")[:5]  # as predict_images: ties by index
             assert [p["index"] for p in top] == order.tolist()
@@ -288,26 +249,17 @@ console.log(JSON.stringify(told));
 """
 
 
-def npm_install(folder, *arguments):
-    done = subprocess.run(
-        [NPM, "install", "--no-audit", "--no-fund", "--prefer-offline", "--fetch-retries=1", *arguments],
-        cwd=folder, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    if done.returncode:
-        pytest.skip(f"npm cannot install (no network?): {' '.join(done.stderr.split())[:120]}")
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """(folder of the page with LiteRT.js, folder with the browser's driver)."""
-    for found, what in ((NODE and NPM, "npm (Debian: npm)"), (CHROMIUM, "chromium")):
+    for found, what in ((NODE, "Node.js (Debian: nodejs)"), (CHROMIUM, "chromium")):
         if not found:
             pytest.skip(f"{what} is not installed")
     folder, driver = tmp_path_factory.mktemp("web"), tmp_path_factory.mktemp("driver")
     ignored = shutil.ignore_patterns("node_modules", "litert", "*.tflite*")
     shutil.copytree(WEB, folder, dirs_exist_ok=True, ignore=ignored)
-    npm_install(folder)
-    npm_install(driver, "--ignore-scripts", "--no-package-lock", PLAYWRIGHT)
+    clients.npm_install(folder)
+    clients.npm_install(driver, "--ignore-scripts", "--no-package-lock", PLAYWRIGHT)
     return folder, driver
 
 
@@ -331,7 +283,7 @@ class QuietHandler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory):
-    """A garment as it is, one enlarged and tinted, a photograph-like one, and a rotated JPEG."""
+    """A garment as it is, one enlarged and tinted, a rotated JPEG, and three photographs."""
     folder = tmp_path_factory.mktemp("pictures")
     with np.load(Path(keras_vit.__file__).parent / "data" / "fashion_mnist" / "subset.npz") as file:
         garments = file["test_images"][:3]
@@ -339,12 +291,15 @@ def pictures(tmp_path_factory):
     large = Image.fromarray(garments[1]).resize((150, 210), Image.Resampling.BICUBIC)
     tinted = np.stack([np.asarray(large) * s for s in (1.0, 0.8, 0.6)], -1).astype(np.uint8)
     Image.fromarray(tinted).save(folder / "b.png")
-    Image.fromarray(picture(240, 320)).save(folder / "c & c.png")
     exif = Image.Exif()
     exif[274] = 6  # stored on its side
     side = Image.fromarray(garments[2]).convert("RGB").rotate(90, expand=True)
     side.save(folder / "d.jpg", quality=95, exif=exif)
-    return [folder / name for name in ("a.png", "b.png", "c & c.png", "d.jpg")]
+    names = ["a.png", "b.png", "d.jpg"]
+    for name, pixels in clients.photographs().items():
+        names.append(f"{name} & co.png")
+        Image.fromarray(pixels).save(folder / names[-1])
+    return [folder / name for name in names]
 
 
 def drive(site, address, tmp_path, pictures, dark=False):
