@@ -206,27 +206,3 @@ def test_features_have_no_labels_and_grey_images_a_note(random_model, tmp_path):
     assert any("RGB images only" in note for note in report.notes)
     assert stat.S_IMODE((tmp_path / "grey.tflite").stat().st_mode) == 0o644
     assert zipfile.ZipFile(io.BytesIO((tmp_path / "grey.tflite").read_bytes())).testzip() is None
-
-
-@pytest.mark.parametrize("name", ["float", "pixels", "small"])
-def test_mediapipe_classifies_with_the_file_alone(model, files, pixels, name):
-    pytest.importorskip("mediapipe", reason="mediapipe is not installed: extra [mediapipe]")
-    import mediapipe
-    from mediapipe.tasks.python import BaseOptions, vision
-
-    options = vision.ImageClassifierOptions(BaseOptions(model_asset_path=str(files[name])))
-    wanted = expected(model, pixels, FILES[name][0])
-    alone = export.open_artifact(files[name])
-    floats = pixels if name != "float" else (pixels / 127.5 - 1).astype(np.float32)
-    with vision.ImageClassifier.create_from_options(options) as classifier:
-        for i, image in enumerate(pixels):
-            shown = mediapipe.Image(image_format=mediapipe.ImageFormat.SRGB, data=image)
-            found = classifier.classify(shown).classifications[0].categories
-            found = sorted(found, key=lambda category: category.index)
-            # The seven names of the folders, in their order.
-            assert tuple(category.category_name for category in found) == FLOWERS
-            scores = [category.score for category in found]
-            if name == "small":  # int8 kernels differ between engines as much as int8 does
-                assert np.argmax(scores) == np.argmax(alone.predict(floats[i : i + 1]))
-            else:
-                np.testing.assert_allclose(scores, wanted[i], atol=1e-5, rtol=0)
