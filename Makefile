@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-full test-real lint typecheck bench clean
+.PHONY: help setup demo test test-clients test-full test-real lint typecheck bench clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -14,12 +14,14 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadfile
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 BENCH_STAMP := .venv/bench-$(KEY)
 REAL_STAMP := .venv/real-$(KEY)
+CLIENTS_STAMP := .venv/clients-$(KEY)
 
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 
 help:
 	@echo "make demo       load, fine-tune, evaluate and export a model on real images (4 to 9 minutes)"
 	@echo "make test       format, lint and tests, on the TensorFlow and on the JAX backend"
+	@echo "make test-clients  exported files in MediaPipe, in Chromium and beside Kotlin (npm, java)"
 	@echo "make test-full  all tests, the heavy ones too; writes docs/checks/test-full.log"
 	@echo "make test-real  a real DINOv2 against onnxruntime (90 MB); writes docs/checks/real-weights.log"
 	@echo "make lint       format, lint and types"
@@ -54,6 +56,17 @@ $(REAL_STAMP): $(STAMP)
 	  rm -f .venv/real-*; \
 	  touch $@; fi
 
+# MediaPipe brings OpenCV, so it is in no other environment. Where there is none to install, its test
+# says so and is skipped.
+$(CLIENTS_STAMP): $(STAMP)
+	@exec 9<.; flock 9; if [ ! -e $@ ]; then \
+	  if $(PIP) -e ".[all,mediapipe]"; then \
+	    rm -f .venv/clients-*; \
+	    touch $@; \
+	  else \
+	    echo "mediapipe: not installed"; \
+	  fi; fi
+
 setup: $(STAMP)
 
 demo: $(STAMP)
@@ -64,6 +77,11 @@ test: $(STAMP)
 	$(BIN)/ruff check --quiet .
 	KERAS_BACKEND=tensorflow $(PYTEST)
 	KERAS_BACKEND=jax $(PYTEST)
+
+# What make test leaves out of these files: it installs by npm and starts other programs.
+test-clients: $(CLIENTS_STAMP)
+	KERAS_BACKEND=tensorflow $(PYTEST) -m full -rs tests/test_web_example.py tests/test_android_example.py \
+	  tests/test_mediapipe.py
 
 test-full: $(STAMP)
 	$(BIN)/ruff format --check --quiet .
