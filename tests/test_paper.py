@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "paper.md"
 TEXT = PAGE.read_text("utf-8")
 COMMANDS = sorted(set(re.findall(r"`(keras-vit [^`]+)`", TEXT)))
 # Their networks and images are what is asked about, or they read what ships with the package.
-AS_THEY_ARE = ("list", "info", "results")
+AS_THEY_ARE = ("list", "info", "results", "cost")
 # The compiler of TPUs takes half a minute for a network; tests/test_tpu_plan.py runs the command.
 ELSEWHERE = ("tpu-plan",)
 # Commands that need images of one's own and have no --smoke: their own tests run them.

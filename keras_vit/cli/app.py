@@ -7,6 +7,7 @@ import typer
 from keras_vit.cli.catalogue import info, list_models
 from keras_vit.cli.common import command
 from keras_vit.cli.convert import convert, export
+from keras_vit.cli.cost import cost
 from keras_vit.cli.demo import demo
 from keras_vit.cli.doctor import doctor
 from keras_vit.cli.evaluate import evaluate
@@ -68,6 +69,7 @@ COMMANDS = {
         tpu_plan,
         "keras-vit tpu-plan ViT-L/16 --topology v3-8 --recipe paper/imagenet21k",
     ),
+    "cost": (cost, "keras-vit cost ViT-B/16 R50+ViT-B/16 BiT-R50x1 --recipe paper/jft --epochs 7"),
     "transfer": (
         transfer,
         "keras-vit transfer ViT-B/16@imagenet21k --data pets --out runs/pets",

@@ -8,13 +8,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
-from keras_vit.spec import Spec, changed
+from keras_vit.spec import Spec
 from keras_vit.studies.figures import Figures
 from keras_vit.studies.topology import Slice, parse
+from keras_vit.studies.trained import trained_spec
 from keras_vit.train import overrides, recipes
 from keras_vit.train.recipe import Recipe
 from keras_vit.zoo.names import resolve
-from keras_vit.zoo.variants import VARIANTS
 
 # TPUv3-core-days, by variant, recipe and epochs. Source: arXiv 2010.11929, Table 2.
 PUBLISHED_CORE_DAYS = {
@@ -151,11 +151,7 @@ def work(
     # How many parts it is computed in is what the plan finds.
     parts = dataclasses.replace(wanted.optimizer, accumulation_steps=1)
     wanted = dataclasses.replace(wanted, batch_size=batch, optimizer=parts)
-    pixels = image_size or wanted.image_size
-    fields = {**dict(wanted.changes), "num_classes": wanted.classes or 1000}
-    if pixels:
-        fields["image_size"] = (pixels, pixels) if isinstance(pixels, int) else tuple(pixels)
-    spec = changed(VARIANTS[variant].spec, fields, variant)
+    spec = trained_spec(variant, wanted, image_size)
     if wanted.steps is None and wanted.examples is None:
         raise ValueError(
             f"{recipe} does not say how many images there are: give --set examples=NUMBER."
