@@ -244,6 +244,27 @@ def features_figure(
     return figure
 
 
+def pictures_figure(columns: dict[str, np.ndarray], title: str) -> Any:
+    """Pictures of the same images beside each other, a row for each image.
+
+    Args:
+        columns: by title, (B, H, W, 1 or 3) uint8.
+        title: of the figure.
+    """
+    count, height, width = next(iter(columns.values())).shape[:3]
+    figure = _figure(
+        max(len(columns) * (_wide(height, width) * 0.75 + 0.1), 4.8), count * CELL * 0.75 + 0.6
+    )
+    for i, axes in enumerate(_grid(figure, count, len(columns), count * len(columns))):
+        row, column = divmod(i, len(columns))
+        name, pictures = list(columns.items())[column]
+        _show(axes, np.broadcast_to(pictures[row], (height, width, 3)))
+        if row == 0:
+            axes.set_title(name, fontsize=9)
+    _title(figure, title)
+    return figure
+
+
 def png(figure: Any) -> bytes:
     """A figure as a PNG."""
     stream = io.BytesIO()

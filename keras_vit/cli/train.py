@@ -111,4 +111,9 @@ def train(
     size = bytes_text(report["file_bytes"])
     written = f"written: {out}/model.keras, model.npz ({size}), report.md and report.json"
     measured = evaluation_view(report["evaluation"]) if "evaluation" in report else ()
+    if patches := report.get("pretext"):
+        measured = (
+            f"loss {patches['loss']:.4f}, colour class of a corrupted patch right "
+            f"{patches['accuracy']:.2%}; {patches['examples']:,} images of {patches['data']}",
+        )
     return Answer({"out": str(out), **report}, (*measured, "", written))

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from keras_vit.data.augment import Augment
+from keras_vit.pretext.objective import Pretext
 
 OPTIMIZERS = ("adamw", "sgd")
 DECAYS = ("cosine", "linear", "constant", "stairs", "rsqrt")
@@ -165,6 +166,7 @@ class Recipe:
         steps: updates; None with `epochs`.
         batch_size: examples per update, over all devices.
         schedule, optimizer, loss, augment: see there.
+        pretext: what is predicted; other than labels, `loss` and the images' labels are ignored.
         image_size: pixels of training, None for the network's.
         from_checkpoint: start from a checkpoint's weights under a new head, not from random ones.
         changes: fields of the network's spec that the recipe sets, such as dropout: pairs.
@@ -185,6 +187,7 @@ class Recipe:
     optimizer: Optimizer = Optimizer()
     loss: Loss = Loss()
     augment: Augment = dataclasses.field(default_factory=Augment)
+    pretext: Pretext = dataclasses.field(default_factory=Pretext)
     image_size: int | None = None
     from_checkpoint: bool = False
     changes: tuple[tuple[str, Any], ...] = ()

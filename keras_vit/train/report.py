@@ -94,6 +94,7 @@ def training_markdown(report: dict[str, Any]) -> str:
     if measured:
         told = f"images of {escape(report['test']['name'])}, by the weights in model.npz"
         lines += _score(measured, told, "")
+    lines += _pretext(report)
     lines += [
         f"{train['examples']:,} training images, {report['steps']:,} steps in {report['epochs']} "
         f"epochs, {report['seconds']:.0f} s; {report['parameters']:,} parameters.",
@@ -108,6 +109,24 @@ def training_markdown(report: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _pretext(report: dict[str, Any]) -> list[str]:
+    """What masked patch prediction came to."""
+    found = report.get("pretext")
+    if not found:
+        return []
+    kind = "held-out images" if found["held_out"] else "training images, none were held out,"
+    lines = [
+        f"Masked patch prediction of `{report['recipe']['pretext']['target']}`: loss "
+        f"**{found['loss']:.4f}**, colour class of a corrupted patch right **{found['accuracy']:.2%}**, "
+        f"mean of {found['examples']:,} {kind} of {escape(found['data'])}. The files hold the encoder "
+        f"without a head: `keras-vit finetune` gives it one.",
+        "",
+    ]
+    if found["figure"]:
+        return [*lines, f"![images, corrupted, wanted, predicted]({found['figure']})", ""]
+    return [*lines, "There is no figure, because matplotlib is not installed.", ""]
 
 
 def _score(measured: dict[str, Any], images: str, remark: str) -> list[str]:

@@ -15,6 +15,8 @@ from keras_vit.data.batches import Batches
 from keras_vit.data.sources import Source
 from keras_vit.layers.remat import set_remat
 from keras_vit.model import VisionModel
+from keras_vit.pretext.model import MaskedPatchModel
+from keras_vit.pretext.objective import Pretext
 from keras_vit.train.keeper import Keeper
 from keras_vit.train.losses import make_loss
 from keras_vit.train.optimizers import make_optimizer
@@ -49,29 +51,39 @@ def compile_for(
 ) -> None:
     """Compiles the model with the recipe's optimizer and loss, and an accuracy.
 
+    A `MaskedPatchModel` has loss and accuracy of its own.
+
     Raises:
-        ValueError: the model gives probabilities.
+        ValueError: the model gives probabilities, or is not for what the recipe predicts.
     """
+    if recipe.pretext != getattr(model, "pretext", Pretext()):
+        raise ValueError(
+            f"the recipe predicts {recipe.pretext.target}, but the model was not made for it: build "
+            f"keras_vit.pretext.model.MaskedPatchModel(spec, recipe.pretext), or a VisionModel for "
+            f"labels."
+        )
     if model.spec.classifier_activation:
         raise ValueError(
             f"{model.name} gives probabilities ({model.spec.classifier_activation}), but training "
             f"needs logits: build or load it with classifier_activation=None."
         )
     set_remat(model, recipe.remat)
+    how: dict[str, Any] = {
+        "clip_norm": recipe.optimizer.clip_norm,
+        "accumulation_steps": recipe.optimizer.accumulation_steps,
+        "steps_per_execution": steps_per_execution,
+    }
+    optimizer = make_optimizer(recipe, model, total_steps)
+    if isinstance(model, MaskedPatchModel):
+        model.compile(optimizer, **how)
+        return
     loss = dataclasses.replace(recipe.loss, kind="sigmoid") if multi_label else recipe.loss
     accuracy = (
         keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)
         if multi_label
         else keras.metrics.CategoricalAccuracy("accuracy")
     )
-    model.compile(
-        make_optimizer(recipe, model, total_steps),
-        make_loss(loss),
-        weighted_metrics=[accuracy],
-        clip_norm=recipe.optimizer.clip_norm,
-        accumulation_steps=recipe.optimizer.accumulation_steps,
-        steps_per_execution=steps_per_execution,
-    )
+    model.compile(optimizer, make_loss(loss), weighted_metrics=[accuracy], **how)
     # Keras builds metrics at the first step, but a checkpoint within an epoch is restored before it.
     with keras.StatelessScope():
         outputs = keras.ops.zeros((1, model.spec.num_classes))
@@ -99,7 +111,7 @@ def feed_for(
         "pad": pad,
         "shard": shard,
     }
-    if training and recipe.loss.class_weights:
+    if training and recipe.loss.class_weights and not recipe.pretext.self_supervised:
         options["class_weights"] = balanced_weights(source)
     spec = model.spec
     arguments = (source, spec.image_size, spec.in_channels, model.preprocessing)
@@ -141,7 +153,8 @@ def fit(
     averaged ones when the recipe averages.
 
     Args:
-        model: changed in place; made under the placement's scope.
+        model: changed in place; made under the placement's scope. A `MaskedPatchModel` when the
+            recipe predicts patches.
         train: a `Source`, or what `keras_vit.data.pipeline.Pipeline` takes.
         recipe: what to do.
         validation: images to choose the best epoch by.
@@ -157,7 +170,8 @@ def fit(
         OSError: a checkpoint could not be written; earlier ones are untouched.
         SystemExit: with code 0, after SIGTERM (`preemption.Preempted`).
     """
-    if train.num_classes != model.spec.num_classes:
+    labelled = not recipe.pretext.self_supervised
+    if labelled and train.num_classes != model.spec.num_classes:
         raise ValueError(
             f"{train.name} has {train.num_classes} classes, but the head of the model has "
             f"{model.spec.num_classes}: load it with num_classes={train.num_classes}."

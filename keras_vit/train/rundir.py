@@ -12,7 +12,7 @@ from typing import Any
 STATE = ("checkpoints", "recipe.json", "run.json")  # of an unfinished run
 RESULTS = (
     *("model.keras", "model.npz", "model.json", "report.md", "report.json"),
-    *("metrics.jsonl", "curves.svg"),
+    *("metrics.jsonl", "curves.svg", "reconstructions.png"),
 )
 
 

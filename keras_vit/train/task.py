@@ -11,7 +11,9 @@ import keras
 from keras_vit.card import Card
 from keras_vit.data.sources import open_feed_source
 from keras_vit.model import VisionModel
-from keras_vit.spec import changed
+from keras_vit.pretext import figure
+from keras_vit.pretext.model import MaskedPatchModel
+from keras_vit.spec import Spec, changed
 from keras_vit.train import overrides, recipes, rundir
 from keras_vit.train import report as reports
 from keras_vit.train.distribute import Placement
@@ -21,7 +23,7 @@ from keras_vit.train.losses import init_head_bias
 from keras_vit.train.recipe import Recipe
 from keras_vit.train.recipes import fashion_mnist
 from keras_vit.train.recipes import smoke as smoking
-from keras_vit.train.run import fit, versions
+from keras_vit.train.run import Result, fit, versions
 from keras_vit.zoo import api, loading, names
 from keras_vit.zoo.variants import VARIANTS
 
@@ -128,6 +130,9 @@ def run_task(
 ) -> dict[str, Any]:
     """Trains and writes `model.keras`, `model.npz`, `report.json`, `report.md` and `curves.svg`.
 
+    After masked patch prediction the files hold the encoder without a head, and
+    `reconstructions.png` shows what it predicts.
+
     The npz is in the official layout at float16, as the zoo ships it, and the accuracy is that of
     the very file; without an npz, it is that of the weights in float32.
 
@@ -183,6 +188,8 @@ def run_task(
     }
     if placement.is_chief:
         report |= _write(task, model, weights, out, writes)
+        if isinstance(model, MaskedPatchModel):
+            report |= _of_patches(task, model, weights, result, out)
         reports.write_training(out, report)
         rundir.write_json(out / "report.json", report)
         rundir.finish(out)
@@ -191,16 +198,20 @@ def run_task(
 
 
 def network_of(task: Task, smoke: bool = False) -> VisionModel:
-    """The network of a task: random weights, or those of its checkpoint under a new head."""
+    """The network of a task: random weights, or those of its checkpoint under a new head.
+
+    A `MaskedPatchModel` where patches are predicted.
+    """
     recipe, changes = task.recipe, dict(task.recipe.changes)
+    classes = 0 if recipe.pretext.self_supervised else task.train.num_classes
     if smoke:
         spec = smoking.tiny_network(variant_of(task.model), recipe)
-        model = VisionModel(spec, dtype=recipe.dtype)
+        model = _random(spec, recipe)
     elif recipe.from_checkpoint:
         model = api.load(
             task.model,
-            num_classes=task.train.num_classes,
-            new_head=True,
+            num_classes=classes,
+            new_head=bool(classes),
             image_size=recipe.image_size,
             allow_crop=bool(changes.get("allow_crop", False)),
             dropout=changes.get("dropout"),
@@ -208,15 +219,24 @@ def network_of(task: Task, smoke: bool = False) -> VisionModel:
             stochastic_depth=changes.get("stochastic_depth"),
             dtype=recipe.dtype,
         )
+        if not classes:
+            trained, model = model, _random(model.spec, recipe, model.card)
+            model.take_encoder(trained)
     else:
-        changes["num_classes"] = task.train.num_classes
+        changes["num_classes"] = classes
         if recipe.image_size:
             changes["image_size"] = (recipe.image_size, recipe.image_size)
         spec = changed(VARIANTS[variant_of(task.model)].spec, changes, task.model)
-        model = VisionModel(spec, dtype=recipe.dtype)
-    if recipe.loss.head_bias:
+        model = _random(spec, recipe)
+    if recipe.loss.head_bias and classes:
         init_head_bias(model, recipe.loss.head_bias)
     return model
+
+
+def _random(spec: Spec, recipe: Recipe, card: Card | None = None) -> VisionModel:
+    if recipe.pretext.self_supervised:
+        return MaskedPatchModel(spec, recipe.pretext, card=card, dtype=recipe.dtype)
+    return VisionModel(spec, card=card, dtype=recipe.dtype)
 
 
 def epochs_of(task: Task) -> int:
@@ -258,7 +278,7 @@ def _write(
         api.save_weights_as(final, out / "model.npz", dtype="float16", force=True)
         found["file_bytes"] = (out / "model.npz").stat().st_size
         final = api.load(out / "model.npz")
-    if task.test is None:
+    if task.test is None or task.recipe.pretext.self_supervised:
         return found
     measured = evaluate(
         final.probabilities,
@@ -276,6 +296,28 @@ def _write(
     }
 
 
+def _of_patches(
+    task: Task, model: MaskedPatchModel, weights: dict[str, Any], result: Result, out: Path
+) -> dict[str, Any]:
+    """Draws reconstructions; the scores of the best epoch, on images of validation if there are any."""
+    last = result.history[result.best_epoch - 1]
+    seen = task.validation or task.train
+    prefix = "val_" if task.validation else ""
+    copy = MaskedPatchModel(model.spec, model.pretext, card=model.card, dtype="float32")
+    for variable in copy.trainable_variables:
+        variable.assign(weights[variable.path])
+    return {
+        "pretext": {
+            "data": seen.name,
+            "examples": len(seen),
+            "held_out": bool(task.validation),
+            "loss": last[f"{prefix}loss"],
+            "accuracy": last[f"{prefix}accuracy"],
+            "figure": figure.write(copy, seen, out / figure.FILE),
+        }
+    }
+
+
 def _card(task: Task, model: VisionModel) -> Card:
     train, before = task.train, model.card
     start = f"from {before.name}" if before else "from scratch"
@@ -283,8 +325,8 @@ def _card(task: Task, model: VisionModel) -> Card:
         variant=before.variant if before else variant_of(task.model),
         tag=task.name.replace("/", "_"),
         description=f"Trained on {train.name} with keras-vit train {task.name}.",
-        num_classes=train.num_classes,
-        class_names=train.class_names,
+        num_classes=model.spec.num_classes,
+        class_names=train.class_names if model.spec.num_classes else None,
         image_size=model.spec.image_size,
         preprocessing=model.preprocessing,
         pretraining=f"{train.name}, {len(train):,} training images, {start}",

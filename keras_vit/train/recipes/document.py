@@ -88,7 +88,7 @@ def document() -> str:
     ]
     for name in RECIPES:
         recipe = example(name)
-        anchor = re.sub(r"[^a-z0-9-]", "", name)
+        anchor = re.sub(r"[^a-z0-9_-]", "", name)
         cells = (
             f"[`{name}`](#{anchor})",
             about(name).summary.rstrip("."),
@@ -144,7 +144,7 @@ def settings(recipe: Recipe) -> str:
         f"weight decay {o.weight_decay:g} {units}" if o.weight_decay else "no weight decay",
         f"gradients clipped at {o.clip_norm:g}" if o.clip_norm else "no clipping",
         f"averaged weights {o.average:g}" if o.average else "",
-        f"{recipe.loss.kind} cross-entropy",
+        _predicted(recipe),
         f"label smoothing {recipe.loss.label_smoothing:g}" if recipe.loss.label_smoothing else "",
         f"head bias {recipe.loss.head_bias:g}" if recipe.loss.head_bias else "",
         {"inception": "Inception crop", "none": "no crop"}.get(a.crop, f"{a.crop} crop")
@@ -155,6 +155,17 @@ def settings(recipe: Recipe) -> str:
         *(f"{field} {value}" for field, value in recipe.changes),
     ]
     return "; ".join(part for part in parts if part) + "."
+
+
+def _predicted(recipe: Recipe) -> str:
+    found = recipe.pretext
+    if not found.self_supervised:
+        return f"{recipe.loss.kind} cross-entropy"
+    kept = 1.0 - found.mask - found.replace
+    return (
+        f"{found.target} of {found.share:.0%} of the patches, of which {found.mask:.0%} are masked, "
+        f"{found.replace:.0%} replaced and {kept:.0%} kept, {found.bits_per_channel} bits per channel"
+    )
 
 
 def _length(recipe: Recipe) -> str:
