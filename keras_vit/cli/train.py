@@ -38,7 +38,8 @@ def train(
         str | None,
         typer.Option(
             "--data",
-            help="folder:PATH, tfds:NAME:SPLIT or an .npz; of Fashion-MNIST full or subset.",
+            help="folder:PATH, tfds:NAME:SPLIT or an .npz; images:PATH where labels are ignored; of "
+            "Fashion-MNIST full or subset.",
         ),
     ] = None,
     val: Annotated[

@@ -159,7 +159,8 @@ def open_source(name: str, *, data_dir: str | None = None) -> Source:
 
     Args:
         name: `folder:PATH` (a folder per class), `fashion_mnist[:train|:test|:subset]`,
-            `tfds:NAME[:SPLIT]`, or the path of an `.npz` with arrays `images` and `labels`.
+            `tfds:NAME[:SPLIT]`, the path of an `.npz` with arrays `images` and `labels`, or
+            `images:PATH` (any folder of images, without labels).
         data_dir: where tensorflow-datasets keeps its files.
 
     Raises:
@@ -168,6 +169,8 @@ def open_source(name: str, *, data_dir: str | None = None) -> Source:
     kind, _, rest = name.partition(":")
     if kind == "folder":
         return folder(rest)
+    if kind == "images":
+        return unlabelled(rest)
     if kind == "tfds":
         return tfds(rest, data_dir=data_dir)
     if kind == "fashion_mnist":
@@ -252,17 +255,40 @@ def folder(path: str | os.PathLike) -> Source:
         )
     paths, labels, broken = [], [], []
     for label, class_name in enumerate(names):
-        files = (root / class_name).rglob("*")
-        found = sorted(p for p in files if p.is_file() and not p.name.startswith("."))
-        with ThreadPoolExecutor() as pool:
-            problems = list(pool.map(problem_of, found))
-        broken += [problem for problem in problems if problem]
-        good = [str(p) for p, problem in zip(found, problems, strict=True) if not problem]
+        good, problems = _readable(root / class_name)
+        broken += problems
         if not good:
             raise ValueError(f"the class folder {root / class_name} holds no readable images.")
         paths += good
         labels += [label] * len(good)
     return Source(f"folder:{root}", paths, np.array(labels, np.int32), tuple(names), broken)
+
+
+def unlabelled(path: str | os.PathLike) -> Source:
+    """All images in a folder and the folders below it, of one class that means nothing.
+
+    What cannot be read is left out as by `folder`.
+
+    Raises:
+        ValueError: no folder, or no readable image.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise ValueError(f"{root} is no folder: give one that holds images.")
+    good, broken = _readable(root)
+    if not good:
+        raise ValueError(f"the folder {root} holds no readable images.")
+    labels = np.zeros(len(good), np.int32)
+    return Source(f"images:{root}", good, labels, ("unlabelled",), broken)
+
+
+def _readable(root: Path) -> tuple[list[str], list[str]]:
+    """Files below a folder that are images, in order, and messages about the others."""
+    found = sorted(p for p in root.rglob("*") if p.is_file() and not p.name.startswith("."))
+    with ThreadPoolExecutor() as pool:
+        problems = list(pool.map(problem_of, found))
+    good = [str(p) for p, problem in zip(found, problems, strict=True) if not problem]
+    return good, [problem for problem in problems if problem]
 
 
 def tfds(name: str, *, data_dir: str | None = None) -> Source:
