@@ -24,6 +24,7 @@ from keras_vit.stepping import Stepping
 Prediction = tuple[str, int, float]
 
 HEADS = r"head(_dist)?/.*"  # the weights that a new head replaces
+PRIVATE = "into_"  # of endpoints: what a block sees
 
 
 class Endpoints(collections.abc.Mapping):
@@ -31,22 +32,25 @@ class Endpoints(collections.abc.Mapping):
 
     def __init__(self, model: "VisionModel", tensors: dict[str, keras.KerasTensor]):
         self._model = model
-        self._tensors = dict(tensors)
-        # What the first block sees; not public.
-        self._embedded = self._tensors.pop("embedded", None)
-        blocks = [n for n in tensors if n.startswith("encoderblock_")]
+        # What each block sees; not public.
+        self._inputs = {n: t for n, t in tensors.items() if n.startswith(PRIVATE)}
+        self._tensors = {n: t for n, t in tensors.items() if n not in self._inputs}
+        axial = getattr(model.spec, "attention", None) == "axial"
+        blocks = [] if axial else [n for n in tensors if n.startswith("encoderblock_")]
         self.attention = {f"attention_{n.rsplit('_', 1)[1]}": n for n in blocks}
 
     def __getitem__(self, name: str) -> keras.KerasTensor:
         if name in self.attention and name not in self._tensors:
             block_name = self.attention[name]
-            index = int(block_name.rsplit("_", 1)[1])
-            before = self._tensors[f"encoderblock_{index - 1}"] if index else self._embedded
             block = self._model.get_layer(block_name)
-            self._tensors[name] = block(before, return_attention=True)
+            self._tensors[name] = block(self.block_input(block_name), return_attention=True)
         if name not in self:
             raise KeyError(f"unknown endpoint {name!r}: this model has {list(self)}.")
         return self._tensors[name]
+
+    def block_input(self, block: str) -> keras.KerasTensor:
+        """What an encoder block sees: the block before, with positions where they are added there."""
+        return self._inputs[PRIVATE + block]
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors or name in self.attention
@@ -88,7 +92,7 @@ class VisionModel(Stepping):
         family = spec.to_dict()["family"]
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
         images, tensors = BUILDERS[family](spec, policy)
-        public = {n: t for n, t in tensors.items() if n != "embedded"}
+        public = {n: t for n, t in tensors.items() if not n.startswith(PRIVATE)}
         super().__init__(inputs=images, outputs=list(public.values())[-1], name=name or family)
         self.spec = spec
         self.card = card

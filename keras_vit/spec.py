@@ -11,7 +11,9 @@ import numbers
 from typing import Any
 
 POOLS = ("token", "gap", "map", "none", "token_unpooled", "first")
-POSEMBS = ("learn", "sincos2d", "none")
+POSEMBS = ("learn", "sincos2d", "none", "2d", "relative")
+POSEMBS_AT = ("stem", "layers", "layers_shared")
+ATTENTIONS = ("full", "axial")
 ACTIVATIONS = ("gelu_tanh", "gelu")
 FFNS = ("mlp", "swiglu")
 CLASSIFIER_ACTIVATIONS = (None, "softmax", "sigmoid")
@@ -162,7 +164,13 @@ class ViTSpec(ImageSpec):
         representation_size: width of the `pre_logits` layer, None for no such layer.
         representation_tanh: whether tanh follows `pre_logits` (it does in both official codes;
             some old big_vision files were trained without).
-        posemb: `learn`, `sincos2d` (fixed), or `none`.
+        posemb: `learn`, `sincos2d` (fixed), `none`, `2d` (learned, half of the channels by column and
+            half by row), or `relative` (learned embeddings of distances along the sequence, inside
+            each attention). The last two: appendix D.4.
+        posemb_at: where `learn` or `2d` is added: `stem` (after the patches are embedded), `layers`
+            (before every block, each its own) or `layers_shared` (before every block, the same).
+        attention: `full`, or `axial`: each block becomes one along rows and one along columns of the
+            patches, without a class token (appendix D.6).
         posemb_includes_cls: True: the table has an entry for the class token and is added after
             the token is prepended (vision_transformer). False: the table covers patches only and
             is added before (big_vision).
@@ -206,6 +214,8 @@ class ViTSpec(ImageSpec):
     num_registers: int = 0
     layer_scale: float | None = None
     ffn: str = "mlp"
+    posemb_at: str = "stem"
+    attention: str = "full"
 
     family = "vit"
 
@@ -229,12 +239,31 @@ class ViTSpec(ImageSpec):
             raise ValueError(f"layer_scale must be a number or None, got {self.layer_scale!r}.")
         _choice(self.pool, "pool", POOLS)
         _choice(self.posemb, "posemb", POSEMBS)
+        _choice(self.posemb_at, "posemb_at", POSEMBS_AT)
+        _choice(self.attention, "attention", ATTENTIONS)
         _choice(self.activation, "activation", ACTIVATIONS)
         _choice(self.ffn, "ffn", FFNS)
         if self.posemb == "sincos2d" and (self.hidden_size % 4 or self.hidden_size < 8):
             raise ValueError(
                 f"posemb='sincos2d' needs a hidden_size that is a multiple of 4 and at least 8, got "
                 f"{self.hidden_size}."
+            )
+        if self.posemb == "2d" and self.hidden_size % 2:
+            raise ValueError(f"posemb='2d' needs an even hidden_size, got {self.hidden_size}.")
+        if self.posemb_at != "stem" and self.posemb not in ("learn", "2d"):
+            raise ValueError(
+                f"posemb_at={self.posemb_at!r} adds a learned table, posemb='learn' or '2d', got "
+                f"posemb={self.posemb!r}."
+            )
+        if self.posemb_at != "stem" and (self.num_registers or self._cls_without_position):
+            raise ValueError(
+                f"posemb_at={self.posemb_at!r} gives every token a position: it needs "
+                f"posemb_includes_cls=True and no registers."
+            )
+        if self.attention == "axial" and (self.has_cls or self.posemb == "relative"):
+            raise ValueError(
+                "attention='axial' needs a pool without a class token, such as 'gap', and a posemb "
+                "other than 'relative'."
             )
         if self.num_layers == 0 and (self.pool, self.posemb) != ("gap", "none"):
             raise ValueError("num_layers=0 needs pool='gap' and posemb='none'.")
@@ -253,6 +282,10 @@ class ViTSpec(ImageSpec):
     def has_cls(self) -> bool:
         """Whether a class token is prepended."""
         return self.pool in ("token", "token_unpooled")
+
+    @property
+    def _cls_without_position(self) -> bool:
+        return self.has_cls and not self.posemb_includes_cls
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -285,15 +318,27 @@ class ViTSpec(ImageSpec):
         return height * width * self.in_channels * self.hidden_size + self.hidden_size
 
     @property
+    def _posemb_params(self) -> int:
+        """Of one position table."""
+        height, width = self.grid
+        prefix, d = self.posemb_prefix, self.hidden_size
+        if self.posemb == "2d":
+            return prefix * d + (height + width) * d // 2
+        return (height * width + prefix) * d if self.posemb == "learn" else 0
+
+    @property
     def num_params(self) -> int:
         d, m = self.hidden_size, self.mlp_dim
         mlp = (d * m + m) + (m * d + d)
         ffn = mlp + (d * m + m if self.ffn == "swiglu" else 0)
         block = 2 * 2 * d + 4 * (d * d + d) + ffn + (2 * d if self.layer_scale is not None else 0)
+        if self.posemb == "relative":
+            block += (2 * self.num_tokens - 1) * d // self.num_heads
+        if self.attention == "axial":
+            block *= 2
         count = self._embedding_params + self.num_layers * block + (2 * d if self.num_layers else 0)
         count += self.num_prefix_tokens * d
-        if self.posemb == "learn":
-            count += (self.grid[0] * self.grid[1] + self.posemb_prefix) * d
+        count += self._posemb_params * (self.num_layers if self.posemb_at == "layers" else 1)
         if self.pool == "map":
             count += d + 4 * (d * d + d) + 2 * d + mlp
         if self.representation_size:

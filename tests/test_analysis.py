@@ -421,7 +421,7 @@ def test_position_similarity_is_the_cosine_of_what_is_added(name, reference, ran
 
 def test_a_model_without_positions_says_so(random_model):
     model = random_model(dataclasses.replace(TINY, posemb="none"))
-    with pytest.raises(ValueError, match="adds no position embedding"):
+    with pytest.raises(ValueError, match="has no one position embedding"):
         analysis.position_similarity(model)
     assert measures.cosine_similarity(np.zeros((2, 3))).tolist() == [[0, 0], [0, 0]]
 

@@ -280,7 +280,7 @@ def test_a_model_without_positions_has_a_sentence_in_their_place(official, tmp_p
     found = analysis.inspect(model, np.zeros((1, 8, 8, 3), np.float32))
     analysis.write(found, tmp_path)
     text = (tmp_path / "inspection.html").read_text("utf-8")
-    assert "adds no position embedding" in text and not (tmp_path / "positions.png").exists()
+    assert "has no one position embedding" in text and not (tmp_path / "positions.png").exists()
     assert found.predictions == () and found.names == ("image 1",)
 
 

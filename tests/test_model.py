@@ -407,7 +407,7 @@ def test_every_endpoint_gives_a_saveable_model_even_when_frozen(tmp_path, dtype)
 def test_an_unknown_endpoint_names_those_there_are():
     with pytest.raises(KeyError, match="encoderblock_1"):
         VisionModel(TINY).features("blocks")
-    assert "embedded" not in VisionModel(TINY).endpoints
+    assert not [n for n in VisionModel(TINY).endpoints if n.startswith("into_")]
     assert len(VisionModel(TINY).endpoints) == len(list(VisionModel(TINY).endpoints)) == 9
 
 

@@ -5,6 +5,7 @@ size or number of channels needs. Nothing is read before the model asks for it.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,8 @@ from keras_vit.spec import Spec, ViTSpec
 from keras_vit.zoo.formats.keys import Weights
 
 TABLE = "posembed_input/table"
+TABLES = re.compile(r"posembed_(input|\d+)/table")
+AXES = re.compile(r"posembed_(input|\d+)/(rows|columns)")
 PREFIX_TOKENS = ("cls/token", "dist/token")  # in the order of their entries in the table
 
 
@@ -42,9 +45,26 @@ def with_positions(
     Raises:
         ValueError: the table is no grid, with or without prefix entries.
     """
-    if TABLE not in weights.entries or not isinstance(spec, ViTSpec) or spec.posemb != "learn":
+    if isinstance(spec, ViTSpec) and spec.posemb == "2d":
+        return _with_axes(weights, spec.grid, method)
+    tables = [path for path in weights.entries if TABLES.fullmatch(path)]
+    if not tables or not isinstance(spec, ViTSpec) or spec.posemb != "learn":
         return weights, None
-    entry, source_grid = weights.entries[TABLE], source_grid or stored_grid(weights, spec)
+    old_grid = None
+    for path in tables:
+        weights, old_grid = _with_table(weights, path, spec, source_grid, method)
+    return weights, old_grid
+
+
+def _with_table(
+    weights: Weights,
+    path: str,
+    spec: ViTSpec,
+    source_grid: tuple[int, int] | None,
+    method: str,
+) -> tuple[Weights, tuple[int, int] | None]:
+    """`with_positions` for one table."""
+    entry, source_grid = weights.entries[path], source_grid or stored_grid(weights, spec, path)
     if (
         source_grid is None or len(entry.shape) != 3
     ):  # told as a wrong shape when the weights are compared with a model
@@ -67,21 +87,43 @@ def with_positions(
         return values[:, extra:] if extra > 0 else values
 
     shape = (1, spec.posemb_prefix + cells, entry.shape[2])
-    weights = _replaced(weights, TABLE, shape, table)
-    for i, path in enumerate(PREFIX_TOKENS[:extra] if spec.has_cls and extra > 0 else ()):
-        if token := weights.entries.get(path):
+    weights = _replaced(weights, path, shape, table)
+    for i, name in enumerate(PREFIX_TOKENS[:extra] if spec.has_cls and extra > 0 else ()):
+        if token := weights.entries.get(name):
             weights = _replaced(
                 weights,
-                path,
+                name,
                 token.shape,
                 lambda t=token, i=i: t.read() + entry.read()[:, i : i + 1],
             )
     return weights, source_grid if source_grid != spec.grid else None
 
 
-def stored_grid(weights: Weights, spec: Spec) -> tuple[int, int] | None:
+def _with_axes(
+    weights: Weights, grid: tuple[int, int], method: str
+) -> tuple[Weights, tuple[int, int] | None]:
+    """`with_positions` for embeddings of rows (1, h, 1, D/2) and columns (1, 1, w, D/2)."""
+    old = list(grid)
+    for path in [path for path in weights.entries if AXES.fullmatch(path)]:
+        entry, axis = weights.entries[path], 0 if path.endswith("rows") else 1
+        if len(entry.shape) != 4:  # told as a wrong shape when compared with a model
+            return weights, None
+        count, wanted = entry.shape[1 + axis], grid[axis]
+        old[axis] = count
+
+        def resized(entry=entry, count=count, wanted=wanted, axis=axis) -> np.ndarray:
+            line = entry.read().reshape(1, count, -1)
+            line = posemb.resize(line, (count, 1), (wanted, 1), num_prefix=0, method=method)
+            return np.expand_dims(line, 2 - axis)
+
+        shape = (*entry.shape[: 1 + axis], wanted, *entry.shape[2 + axis :])
+        weights = _replaced(weights, path, shape, resized)
+    return weights, None if tuple(old) == tuple(grid) else (old[0], old[1])
+
+
+def stored_grid(weights: Weights, spec: Spec, path: str = TABLE) -> tuple[int, int] | None:
     """(h, w) of a file's position table: that of a spec when the entries agree, else the square one."""
-    entry = weights.entries.get(TABLE)
+    entry = weights.entries.get(path)
     if entry is None or len(entry.shape) != 3:
         return None
     prefixes = _prefixes(weights)

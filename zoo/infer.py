@@ -39,17 +39,20 @@ def spec_of(
 
 def _vit(weights: Weights, image_size: tuple[int, int] | None, like: Spec | None) -> ViTSpec:
     found, facts = weights.entries, dict(weights.facts)
-    swiglu = "encoderblock_0/mlp/gate/kernel" in found
-    mlp = "encoderblock_0/mlp/gate/kernel" if swiglu else "encoderblock_0/mlp/dense1/kernel"
+    axial = "encoderblock_0/row/norm1/scale" in found
+    block = "encoderblock_0/row" if axial else "encoderblock_0"
+    swiglu = f"{block}/mlp/gate/kernel" in found
+    mlp = f"{block}/mlp/{'gate' if swiglu else 'dense1'}/kernel"
     bare = "conv_root/kernel" in found and not _count(found, r"encoderblock_(\d+)/.*")
     needed = ["embedding/kernel"]
-    needed += [] if bare else ["encoderblock_0/attention/query/kernel", mlp]
+    needed += [] if bare else [f"{block}/attention/query/kernel", mlp]
     if missing := [key for key in needed if key not in found]:
         raise ValueError(f"{weights.name} is no Vision Transformer: it lacks {missing}.")
     height, width, channels, size = _shape(weights, "embedding/kernel", 4)
     body = _body(weights, facts.pop("body", {}), like) if "conv_root/kernel" in found else None
     distilled = "dist/token" in found
-    table = "posembed_input/table"
+    posemb, posemb_at, first = _posemb(found, like)
+    table = f"{first}/table"
     includes_cls = True
     image_size = pair(facts["image_size"], "image_size") if "image_size" in facts else image_size
     if table in found:
@@ -58,8 +61,11 @@ def _vit(weights: Weights, image_size: tuple[int, int] | None, like: Spec | None
         grid, prefix = _positions(_shape(weights, table, 3)[1], full, wanted, like)
         includes_cls = prefix > 0 or not full
         if grid != wanted or not body:
-            stride = 2 ** (2 + max(len(body.block_units) - 1, 0)) if body else 1
-            image_size = (grid[0] * height * stride, grid[1] * width * stride)
+            image_size = _image_size(grid, (height, width), body)
+    elif posemb == "2d":
+        grid = _shape(weights, f"{first}/rows", 4)[1], _shape(weights, f"{first}/columns", 4)[2]
+        includes_cls = f"{first}/prefix" in found or "cls/token" not in found
+        image_size = image_size if body else _image_size(grid, (height, width), body)
     fields = {
         "hidden_size": size,
         "mlp_dim": 1 if bare else _shape(weights, mlp, 2)[1],
@@ -70,13 +76,15 @@ def _vit(weights: Weights, image_size: tuple[int, int] | None, like: Spec | None
         "num_classes": _classes(found),
         "pool": "map" if "map/probe" in found else "token" if "cls/token" in found else "gap",
         "representation_size": _last_axis(found, "pre_logits/kernel"),
-        "posemb": "learn" if table in found else "none" if bare else "sincos2d",
+        "posemb": "none" if bare else posemb,
+        "posemb_at": posemb_at,
+        "attention": "axial" if axial else "full",
         "posemb_includes_cls": includes_cls,
         "distilled": distilled,
         "num_registers": _shape(weights, "registers/tokens", 3)[1]
         if "registers/tokens" in found
         else 0,
-        "layer_scale": 1e-5 if "encoderblock_0/scale1/scale" in found else None,
+        "layer_scale": 1e-5 if f"{block}/scale1/scale" in found else None,
         "ffn": "swiglu" if swiglu else "mlp",
         **({"num_heads": 1} if bare else {}),
         **{**facts, "image_size": image_size},
@@ -86,6 +94,33 @@ def _vit(weights: Weights, image_size: tuple[int, int] | None, like: Spec | None
     if "num_heads" not in fields:
         fields["num_heads"] = _heads(fields, weights.name, like)
     return HybridSpec(**fields, resnet=body) if body else ViTSpec(**fields)
+
+
+def _posemb(found: Mapping[str, Entry], like: Spec | None) -> tuple[str, str, str]:
+    """Kind of positions, where they are added, and the layer of the first or only ones.
+
+    Nothing tells a table that is added once from one that is added before every block; nor fixed
+    positions from none.
+    """
+    at_layers = any(path.startswith("posembed_0/") for path in found)
+    first = "posembed_0" if at_layers else "posembed_input"
+    kinds = {f"{first}/table": "learn", f"{first}/rows": "2d"}
+    kinds |= {"encoderblock_0/attention/offsets": "relative"}
+    kind = next((kind for path, kind in kinds.items() if path in found), None)
+    expected = like if isinstance(like, ViTSpec) else None
+    if kind is None:
+        bare = expected is not None and expected.posemb == "none"
+        return "none" if bare else "sincos2d", "stem", first
+    shared = expected is not None and expected.posemb_at == "layers_shared"
+    return kind, "layers" if at_layers else "layers_shared" if shared else "stem", first
+
+
+def _image_size(
+    grid: tuple[int, int], patch: tuple[int, int], body: ResNetBody | None
+) -> tuple[int, int]:
+    """The image that has so many patches, of those that halve without a rest."""
+    stride = 2 ** (2 + max(len(body.block_units) - 1, 0)) if body else 1
+    return grid[0] * patch[0] * stride, grid[1] * patch[1] * stride
 
 
 def _grid(

@@ -189,6 +189,8 @@ FIXED = (
     "num_layers",
     "patch_size",
     "ffn",
+    "posemb_at",
+    "attention",
     "distilled",
     "num_registers",
     "tokens_mlp_dim",

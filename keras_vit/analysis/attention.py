@@ -163,9 +163,12 @@ def layer_attention(backbone: VisionModel, images: np.ndarray) -> Iterator[tuple
     """
     count = transformer_spec(backbone).num_layers
     blocks = [backbone.get_layer(f"encoderblock_{i}") for i in range(count)]
-    embed = keras.Model(backbone.inputs[0], blocks[0].input)
-    x = embed(images, training=False)  # (B, N, D)
+    inputs = [backbone.endpoints.block_input(block.name) for block in blocks]  # (B, N, D)
+    x, before = images, backbone.inputs[0]
     for index, block in enumerate(blocks):
+        if inputs[index] is not before:
+            x = keras.Model(before, inputs[index])(x, training=False)
+        before = backbone.endpoints[block.name]
         yield index, _float32(block(x, return_attention=True))
         x = block(x, training=False)
     yield len(blocks), _float32(backbone.get_layer("encoder_norm")(x))

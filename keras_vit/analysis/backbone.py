@@ -63,6 +63,8 @@ def check_attention(model: VisionModel) -> None:
         why = "is an MLP-Mixer: an MLP mixes its patches, so it has no attention to inspect"
     elif not model.spec.num_layers:
         why = "has no encoder blocks (num_layers=0), so no attention to inspect"
+    elif model.spec.attention == "axial":
+        why = "attends along rows and along columns, never from all patches to all"
     else:
         return
     raise TypeError(f"{name} {why}; use a ViT or a hybrid.")

@@ -84,18 +84,22 @@ def position_table(model: keras.Model) -> tuple[np.ndarray, int]:
     """
     backbone = find_backbone(model)
     layer = _positions(backbone)
-    shape = layer.input.shape[1:]
+    spec = transformer_spec(backbone)
+    # A layer that is used before every block has several inputs, and `input` is none of them.
+    shape = (
+        layer.input.shape[1:] if spec.posemb_at == "stem" else (spec.num_tokens, spec.hidden_size)
+    )
     table = ops.convert_to_numpy(ops.cast(layer(np.zeros((1, *shape), np.float32)), "float32"))[0]
     height, width = backbone.spec.grid
     return table, len(table) - height * width
 
 
 def _positions(backbone: VisionModel) -> Any:
-    posemb = transformer_spec(backbone).posemb
+    spec = transformer_spec(backbone)
     if not any(layer.name == "posembed_input" for layer in backbone.layers):
         raise ValueError(
-            f"this model adds no position embedding to its tokens (posemb={posemb!r}), so there are "
-            f"no positions to compare."
+            f"this model has no one position embedding of its tokens (posemb={spec.posemb!r}, "
+            f"posemb_at={spec.posemb_at!r}), so there are no positions to compare."
         )
     return backbone.get_layer("posembed_input")
 

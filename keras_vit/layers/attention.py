@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit.layers.common import PACKAGE, at_least_float32
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.positions import offset_scores
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -20,12 +21,16 @@ class MultiHeadAttention(keras.layers.Layer):
     Args:
         num_heads: must divide the width of the input.
         dropout: rate on the attention weights.
+        relative: each query also meets an embedding of its distance to the key, the same for all
+            heads, and that score is added before the softmax (arXiv 2010.11929, appendix D.4). The
+            distance is along the sequence, in which a class token has its place.
     """
 
-    def __init__(self, num_heads: int, dropout: float = 0.0, **kwargs):
+    def __init__(self, num_heads: int, dropout: float = 0.0, *, relative: bool = False, **kwargs):
         super().__init__(**kwargs)
         self.num_heads = num_heads
         self.dropout = dropout
+        self.relative = relative
         self.query: Any = None  # the four projections are made by build()
         self.key: Any = None
         self.value: Any = None
@@ -47,6 +52,12 @@ class MultiHeadAttention(keras.layers.Layer):
             )
             dense.build(shape)
             setattr(self, name, dense)
+        if self.relative:
+            self.offsets = self.add_weight(
+                name="offsets",
+                shape=(2 * x_shape[1] - 1, size // self.num_heads),
+                initializer=keras.initializers.RandomNormal(stddev=0.02),
+            )
 
     def call(self, x, context=None, training=None):
         """(B, N, D) queries, optional (B, M, D) context -> (B, N, D)."""
@@ -66,6 +77,8 @@ class MultiHeadAttention(keras.layers.Layer):
         if self.compute_dtype == "float16":
             query, key = at_least_float32(query), at_least_float32(key)
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))  # (B, H, N, M)
+        if self.relative:
+            scores = scores + offset_scores(query, ops.cast(self.offsets, query.dtype))
         return ops.cast(ops.softmax(at_least_float32(scores)), self.compute_dtype)
 
     def _split_heads(self, x):
@@ -76,4 +89,5 @@ class MultiHeadAttention(keras.layers.Layer):
         return x_shape
 
     def get_config(self):
-        return {**super().get_config(), "num_heads": self.num_heads, "dropout": self.dropout}
+        config = {"num_heads": self.num_heads, "dropout": self.dropout, "relative": self.relative}
+        return {**super().get_config(), **config}

@@ -190,6 +190,7 @@ class EncoderBlock(Block):
         norm_epsilon: epsilon of both norms.
         layer_scale: initial value of the learned scale of both branches, None for no scale.
         ffn: `mlp` or `swiglu`.
+        relative: positions as distances inside attention, see `MultiHeadAttention`.
     """
 
     def __init__(
@@ -204,6 +205,7 @@ class EncoderBlock(Block):
         norm_epsilon: float = 1e-6,
         layer_scale: float | None = None,
         ffn: str = "mlp",
+        relative: bool = False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -217,11 +219,12 @@ class EncoderBlock(Block):
             "norm_epsilon": norm_epsilon,
             "layer_scale": layer_scale,
             "ffn": ffn,
+            "relative": relative,
         }
         policy = {"dtype": self.dtype_policy}
         self.norm1 = LayerNorm(norm_epsilon, name="norm1", **policy)
         self.attention = MultiHeadAttention(
-            num_heads, attention_dropout, name="attention", **policy
+            num_heads, attention_dropout, relative=relative, name="attention", **policy
         )
         self.dropout = Dropout(dropout, **policy) if dropout else None
         self.norm2 = LayerNorm(norm_epsilon, name="norm2", **policy)

@@ -1,10 +1,9 @@
-"""Tokens beside those of the patches, and the position embedding."""
+"""Tokens beside those of the patches."""
 
 import keras
 from keras import ops
 
 from keras_vit.layers.common import PACKAGE
-from keras_vit.posemb import sincos2d
 
 
 @keras.saving.register_keras_serializable(package=PACKAGE)
@@ -84,38 +83,3 @@ class TakeToken(keras.layers.Layer):
 
     def get_config(self):
         return {**super().get_config(), "index": self.index}
-
-
-@keras.saving.register_keras_serializable(package=PACKAGE)
-class PositionEmbedding(keras.layers.Layer):
-    """Adds a position table to the tokens.
-
-    Args:
-        grid: (h, w), patches down and across.
-        kind: `learn` for a trained table of as many entries as there are tokens, `sincos2d` for
-            the fixed one (patch tokens only).
-    """
-
-    def __init__(self, grid, kind: str = "learn", **kwargs):
-        super().__init__(**kwargs)
-        self.grid = tuple(grid)
-        self.kind = kind
-
-    def build(self, input_shape):
-        if self.kind == "learn":
-            self.table = self.add_weight(
-                name="table",
-                shape=(1, *input_shape[1:]),
-                initializer=keras.initializers.RandomNormal(stddev=0.02),
-            )
-        else:
-            self.table = sincos2d(self.grid, input_shape[-1])
-
-    def call(self, x):
-        return x + ops.cast(self.table, x.dtype)
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
-
-    def get_config(self):
-        return {**super().get_config(), "grid": list(self.grid), "kind": self.kind}

@@ -5,6 +5,8 @@ import numpy as np
 from keras import layers
 
 from keras_vit.layers import (
+    AxialBlock,
+    AxisPositionEmbedding,
     ClassToken,
     Dropout,
     EncoderBlock,
@@ -76,12 +78,13 @@ def transformer(spec: ViTSpec, x, endpoints: Endpoints, dtype=None) -> None:
 
 def add_tokens(spec: ViTSpec, x, endpoints: Endpoints, dtype=None) -> keras.KerasTensor:
     """Patch tokens (B, h*w, D) -> (B, N, D): class and other tokens before them, positions added."""
-    add_positions = PositionEmbedding(spec.grid, spec.posemb, name="posembed_input", dtype=dtype)
-    cls_before_positions = spec.posemb == "learn" and spec.posemb_includes_cls
+    cls_before_positions = spec.posemb_at != "stem" or (
+        spec.posemb in ("learn", "2d") and spec.posemb_includes_cls
+    )
     if cls_before_positions:
         x = prepend_tokens(spec, x, dtype)
-    if spec.posemb != "none":
-        x = add_positions(x)
+    if spec.posemb_at == "stem" and spec.posemb not in ("none", "relative"):
+        x = positions(spec, "posembed_input", dtype)(x)
     if not cls_before_positions:
         x = prepend_tokens(spec, x, dtype)
     if spec.num_registers:
@@ -91,8 +94,14 @@ def add_tokens(spec: ViTSpec, x, endpoints: Endpoints, dtype=None) -> keras.Kera
     rate = spec.dropout if spec.embedding_dropout is None else spec.embedding_dropout
     if rate:
         x = Dropout(rate, name="posembed_dropout", dtype=dtype)(x)
-    endpoints["embedded"] = x  # what the first block sees; private
     return x
+
+
+def positions(spec: ViTSpec, name: str, dtype=None) -> layers.Layer:
+    """The layer that adds position embeddings to tokens."""
+    if spec.posemb == "2d":
+        return AxisPositionEmbedding(spec.grid, name=name, dtype=dtype)
+    return PositionEmbedding(spec.grid, spec.posemb, name=name, dtype=dtype)
 
 
 def prepend_tokens(spec: ViTSpec, x, dtype=None) -> keras.KerasTensor:
@@ -104,24 +113,37 @@ def prepend_tokens(spec: ViTSpec, x, dtype=None) -> keras.KerasTensor:
 
 def encode(spec: ViTSpec, x, endpoints: Endpoints, dtype=None) -> keras.KerasTensor:
     """The encoder (equations 2 to 4) on tokens (B, N, D)."""
+    shared = positions(spec, "posembed_input", dtype) if spec.posemb_at == "layers_shared" else None
     for i, rate in enumerate(np.linspace(0.0, spec.stochastic_depth, spec.num_layers)):
-        x = EncoderBlock(
-            spec.num_heads,
-            spec.mlp_dim,
-            dropout=spec.dropout,
-            attention_dropout=spec.attention_dropout,
-            stochastic_depth=float(rate),
-            activation=spec.activation,
-            norm_epsilon=spec.norm_epsilon,
-            layer_scale=spec.layer_scale,
-            ffn=spec.ffn,
-            name=f"encoderblock_{i}",
-            dtype=dtype,
-        )(x)
+        if spec.posemb_at == "layers":
+            x = positions(spec, f"posembed_{i}", dtype)(x)
+        elif shared is not None:
+            x = shared(x)
+        endpoints[f"into_encoderblock_{i}"] = x  # private
+        x = encoder_block(spec, float(rate), f"encoderblock_{i}", dtype)(x)
         endpoints[f"encoderblock_{i}"] = x
     x = LayerNorm(spec.norm_epsilon, name="encoder_norm", dtype=dtype)(x)
     endpoints["encoded"] = x
     return x
+
+
+def encoder_block(spec: ViTSpec, stochastic_depth: float, name: str, dtype=None) -> layers.Layer:
+    """One block of the encoder, (B, N, D) -> (B, N, D)."""
+    config = {
+        "num_heads": spec.num_heads,
+        "mlp_dim": spec.mlp_dim,
+        "dropout": spec.dropout,
+        "attention_dropout": spec.attention_dropout,
+        "stochastic_depth": stochastic_depth,
+        "activation": spec.activation,
+        "norm_epsilon": spec.norm_epsilon,
+        "layer_scale": spec.layer_scale,
+        "ffn": spec.ffn,
+        "relative": spec.posemb == "relative",
+    }
+    if spec.attention == "axial":
+        return AxialBlock(spec.grid, block=config, name=name, dtype=dtype)
+    return EncoderBlock(**config, name=name, dtype=dtype)
 
 
 def pool(spec: ViTSpec, x, dtype=None) -> keras.KerasTensor:

@@ -35,7 +35,13 @@ def attention(queries, x, p, name, heads):
 
     q = split(dense(queries, p, f"{name}/query"))
     k, v = split(dense(x, p, f"{name}/key")), split(dense(x, p, f"{name}/value"))
-    weights = softmax(np.einsum("bhnd,bhmd->bhnm", q, k) / np.sqrt(q.shape[-1]))
+    scores = np.einsum("bhnd,bhmd->bhnm", q, k)
+    if f"{name}/offsets" in p:  # appendix D.4: the query meets an embedding of each key's distance
+        offsets, last = p[f"{name}/offsets"], q.shape[2] - 1
+        for n in range(q.shape[2]):
+            for m in range(k.shape[2]):
+                scores[:, :, n, m] += q[:, :, n] @ offsets[m - n + last]
+    weights = softmax(scores / np.sqrt(q.shape[-1]))
     mixed = np.einsum("bhnm,bhmd->bnhd", weights, v).reshape(queries.shape)
     return dense(mixed, p, f"{name}/out"), weights
 
@@ -66,6 +72,41 @@ def sincos(h, w, size):
     return table.reshape(1, h * w, size)
 
 
+def columns_and_rows(p, name, h, w):
+    """Appendix D.4: the first half of the channels tells X, the second Y."""
+    x, y = p[f"{name}/columns"][0, 0], p[f"{name}/rows"][0, :, 0]
+    patches = [np.concatenate([x[c], y[r]]) for r in range(h) for c in range(w)]
+    prefix = [p[f"{name}/prefix"][0]] if f"{name}/prefix" in p else []
+    return np.concatenate([*prefix, np.stack(patches)])[None]
+
+
+def table_of(spec, p, name):
+    if spec.posemb == "2d":
+        return columns_and_rows(p, name, *spec.grid)
+    fixed = {"none": 0.0, "relative": 0.0, "sincos2d": sincos(*spec.grid, spec.hidden_size)}
+    return fixed[spec.posemb] if spec.posemb in fixed else p[f"{name}/table"]
+
+
+def encoder_block(x, p, block, spec):
+    """Returns the tokens and the attention weights."""
+    y = layer_norm(x, p, f"{block}/norm1", spec.norm_epsilon)
+    y, weights = attention(y, y, p, f"{block}/attention", spec.num_heads)
+    x = x + y * p.get(f"{block}/scale1/scale", 1.0)
+    y = layer_norm(x, p, f"{block}/norm2", spec.norm_epsilon)
+    y = feed_forward(y, p, f"{block}/mlp", spec)
+    return x + y * p.get(f"{block}/scale2/scale", 1.0), weights
+
+
+def axial_block(x, p, block, spec):
+    """Appendix D.6: a block for each row of patches, then one for each column."""
+    x = x.reshape(len(x), *spec.grid, -1).copy()
+    for r in range(x.shape[1]):
+        x[:, r], _ = encoder_block(x[:, r], p, f"{block}/row", spec)
+    for c in range(x.shape[2]):
+        x[:, :, c], _ = encoder_block(x[:, :, c], p, f"{block}/column", spec)
+    return x.reshape(len(x), -1, x.shape[-1])
+
+
 def vit(spec, p, images):
     """Endpoint name -> float64 array, the output last."""
     (ph, pw), (h, w), out = spec.patch_size, spec.grid, {}
@@ -76,9 +117,9 @@ def vit(spec, p, images):
     kernel = p["embedding/kernel"].reshape(-1, spec.hidden_size)
     out["embedding"] = x = patches @ kernel + p["embedding/bias"]
     x = x.reshape(len(x), h * w, -1)
-    table = {"none": 0.0, "sincos2d": sincos(h, w, spec.hidden_size)}.get(spec.posemb)
-    table = p["posembed_input/table"] if table is None else table
-    early = spec.posemb == "learn" and spec.posemb_includes_cls
+    at_stem = spec.posemb_at == "stem"
+    table = table_of(spec, p, "posembed_input") if at_stem else 0.0
+    early = not at_stem or (spec.posemb in ("learn", "2d") and spec.posemb_includes_cls)
     names = ["cls/token"] if spec.pool.startswith("token") else []
     names += ["dist/token"] if spec.distilled else []
     before = [np.repeat(p[name], len(x), 0) for name in names]
@@ -93,12 +134,14 @@ def vit(spec, p, images):
     out["posembed_input"] = x
     for i in range(spec.num_layers):
         block = f"encoderblock_{i}"
-        y = layer_norm(x, p, f"{block}/norm1", spec.norm_epsilon)
-        y, out[f"attention_{i}"] = attention(y, y, p, f"{block}/attention", spec.num_heads)
-        x = x + y * p.get(f"{block}/scale1/scale", 1.0)
-        y = layer_norm(x, p, f"{block}/norm2", spec.norm_epsilon)
-        y = feed_forward(y, p, f"{block}/mlp", spec)
-        out[block] = x = x + y * p.get(f"{block}/scale2/scale", 1.0)
+        if not at_stem:
+            own = spec.posemb_at == "layers"
+            x = x + table_of(spec, p, f"posembed_{i}" if own else "posembed_input")
+        if spec.attention == "axial":
+            x = axial_block(x, p, block, spec)
+        else:
+            x, out[f"attention_{i}"] = encoder_block(x, p, block, spec)
+        out[block] = x
     out["encoded"] = x = layer_norm(x, p, "encoder_norm", spec.norm_epsilon)
     distilled = x[:, 1]
     if spec.pool in ("token", "first"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.spec import Spec
+from keras_vit.spec import Spec, ViTSpec
 from keras_vit.zoo.formats import google_npz, huggingface, keras_hub, keras_weights, timm
 from keras_vit.zoo.formats.configs import read_config
 from keras_vit.zoo.formats.detect import what_is
@@ -117,6 +117,8 @@ def write_weights(
         FileExistsError: in place of the folder there is something else.
     """
     path, spec = Path(path), model.spec
+    if format != "keras_weights":
+        _refuse_unpublished(spec, format)
     if format == "keras_weights":
         _write_keras_weights(model, path, dtype)
     elif format == "google_npz":
@@ -137,6 +139,15 @@ def write_weights(
         _write_preset(model, path, dtype, about)
     if about and not path.is_dir():
         write_json(sidecar(path), about)
+
+
+def _refuse_unpublished(spec: Spec, format: str) -> None:
+    """Raises ValueError for what no published network has: its readers would take it for another."""
+    if isinstance(spec, ViTSpec) and (spec.posemb_at, spec.attention) != ("stem", "full"):
+        raise ValueError(
+            f"{format} has no network with posemb_at={spec.posemb_at!r} and attention="
+            f"{spec.attention!r}: save it with model.save('x.keras') or format='keras_weights'."
+        )
 
 
 def _config(model: "VisionModel") -> dict[str, Any]:

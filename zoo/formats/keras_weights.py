@@ -22,6 +22,7 @@ def _layer(key: str, variable: str, first: str = "kernel") -> Table:
 
 # Layers whose name does not depend on the network; the others go by their own names, see `_names`.
 _UNIT, _BLOCK, _MIXER = "block{i}_unit{j}", "layers/encoder_block{_i}", "layers/mixer_block{_i}"
+_AXIAL = "layers/axial_block{_i}/{axis}"
 TABLE: Table = (
     ("layers/std_conv2d/vars/0", "conv_root/kernel"),
     *_layer("layers/gn_root", "gn_root", "scale"),
@@ -33,11 +34,21 @@ TABLE: Table = (
     *_layer("layers/conv2d", "embedding"),
     ("layers/cls/vars/0", "cls/token"),
     ("layers/dist/vars/0", "dist/token"),
-    ("layers/position_embedding/vars/0", "posembed_input/table"),
+    ("layers/posembed_input/vars/0", "posembed_input/table"),
+    ("layers/posembed_{i}/vars/0", "posembed_{i}/table"),
+    *(
+        (f"layers/axis_{layer}/vars/{k}", f"{layer}/{name}")
+        for layer in ("posembed_input", "posembed_{i}")
+        for k, name in enumerate(("columns", "rows", "prefix"))
+    ),
     ("layers/register_tokens/vars/0", "registers/tokens"),
     *_layer(f"{_BLOCK}/norm{{k}}", "encoderblock_{i}/norm{k}", "scale"),
     *_layer(f"{_BLOCK}/{{part}}/{{leaf}}", "encoderblock_{i}/{part}/{leaf}"),
     (f"{_BLOCK}/scale{{k}}/vars/0", "encoderblock_{i}/scale{k}/scale"),
+    (f"{_BLOCK}/attention/vars/0", "encoderblock_{i}/attention/offsets"),
+    *_layer(f"{_AXIAL}/norm{{k}}", "encoderblock_{i}/{axis}/norm{k}", "scale"),
+    *_layer(f"{_AXIAL}/{{part}}/{{leaf}}", "encoderblock_{i}/{axis}/{part}/{leaf}"),
+    (f"{_AXIAL}/scale{{k}}/vars/0", "encoderblock_{i}/{axis}/scale{k}/scale"),
     *_layer(f"{_MIXER}/norm{{k}}", "mixerblock_{i}/norm{k}", "scale"),
     *_layer(f"{_MIXER}/{{part}}/{{leaf}}", "mixerblock_{i}/{part}/{leaf}"),
     *_layer("layers/layer_norm", "encoder_norm", "scale"),
@@ -94,6 +105,12 @@ def _names(entries: Mapping[str, Entry], spec: Spec | None) -> dict[str, str]:
         stage, place = (stage + 1, 1) if is_first else (stage, place + 1)
         names[unit] = f"block{stage}_unit{place}"
     before = any(f"layers/{unit}/gn_proj/vars/0" in entries for unit in units) or not units
+    for kind, prefix in (("position_embedding", ""), ("axis_position_embedding", "axis_")):
+        tables = _counted(kind, layers)
+        if len(tables) > 1 or (spec is not None and getattr(spec, "posemb_at", "") == "layers"):
+            names |= {table: f"{prefix}posembed_{i}" for i, table in enumerate(tables)}
+        else:
+            names |= {table: f"{prefix}posembed_input" for table in tables}
     names["group_norm"] = "gn_root" if before else "final_norm"
     distilled = "class_token_1" in layers
     names |= (
