@@ -21,12 +21,13 @@ def main() -> int:
     parser.add_argument("--input", choices=INPUTS, default="float32")
     parser.add_argument("--output", choices=OUTPUTS, default="probabilities")
     parser.add_argument("--images", help=".npy file with images to calibrate and compare on")
-    parser.add_argument("--labels", help=".npy file with their class indices, for --max-drop")
+    parser.add_argument("--labels", help=".npy file with their class indices, for the accuracy")
     parser.add_argument("--float-layers", action="append", default=[], metavar="PATTERN")
     parser.add_argument("--strict", action="store_true", help="all integers, or it fails")
     parser.add_argument("--calibration", default="minmax", help="minmax or percentile:P")
     parser.add_argument("--max-drop", type=float, help="accuracy budget, 0.01 for a point")
     parser.add_argument("--force", action="store_true", help="replace an earlier export")
+    parser.add_argument("--allow", action="store_true", help="keep it if the comparison fails")
     args = parser.parse_args()
     try:
         import keras
@@ -34,7 +35,9 @@ def main() -> int:
         model = keras.saving.load_model(args.model, compile=False)
         shared = {
             "images": np.load(args.images, allow_pickle=False) if args.images else None,
+            "labels": np.load(args.labels, allow_pickle=False) if args.labels else None,
             "force": args.force,
+            "allow": args.allow,
         }
         if args.format != "litert":
             report = FORMATS[args.format](model, args.path, **shared)
@@ -46,7 +49,6 @@ def main() -> int:
                 batch=args.batch or None,
                 input=args.input,
                 output=args.output,
-                labels=np.load(args.labels, allow_pickle=False) if args.labels else None,
                 float_layers=args.float_layers,
                 strict=args.strict,
                 calibration=args.calibration,

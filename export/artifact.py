@@ -285,7 +285,13 @@ def _open_saved_model(path: Path, key: str, report: Report | None) -> Artifact:
     raise ValueError(f"{path} has no signature {key}: export it with keras_vit.export.")
 
 
-def _open_onnx(path: Path, threads: int, report: Report | None) -> Artifact:
+def onnx_session(path: str | Path, threads: int = 1) -> Any:
+    """An onnxruntime session of a file, on the CPU.
+
+    Raises:
+        RuntimeError: onnxruntime is not installed.
+        ValueError: it refuses the file.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -295,11 +301,13 @@ def _open_onnx(path: Path, threads: int, report: Report | None) -> Artifact:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 4
     try:
-        session = onnxruntime.InferenceSession(
-            str(path), options, providers=["CPUExecutionProvider"]
-        )
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # each kind of fault has a class of its own
         raise ValueError(f"{path} cannot be opened: {' '.join(str(error).split())}") from None
+
+
+def _open_onnx(path: Path, threads: int, report: Report | None) -> Artifact:
+    session = onnx_session(path, threads)
     entry, *others = session.get_inputs()
     if others or len(entry.shape) != 4 or entry.type != "tensor(float)":
         raise ValueError(f"{path} has other inputs than one batch of float images.")

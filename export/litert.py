@@ -1,6 +1,5 @@
 """LiteRT (.tflite) for phones: one signature, fixed batch, builtin operations only."""
 
-import dataclasses
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,11 +9,11 @@ import numpy as np
 
 from keras_vit.export import flatbuffer, graph, verify
 from keras_vit.export.artifact import Artifact, open_artifact
-from keras_vit.export.benchmark import adb_command, peak_memory
+from keras_vit.export.benchmark import adb_command, costs
 from keras_vit.export.metadata import mediapipe_note, metadata_of, with_metadata
 from keras_vit.export.modes import Options, check_quantization, quantization_notes, quantize_file
 from keras_vit.export.output import check_output, put_in_place, workplace
-from keras_vit.export.report import DELEGATE_NOTE, Comparison, Latency, Report, versions
+from keras_vit.export.report import DELEGATE_NOTE, Report, versions
 from keras_vit.export.runtimes import gpu_problems, required_runtimes
 from keras_vit.export.size import LIMIT, check_size, estimated_size
 
@@ -40,6 +39,7 @@ def litert(
     calibration: str = "minmax",
     max_drop: float | None = None,
     force: bool = False,
+    allow: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Exports a model as a .tflite file, runs it, compares it with the model, and reports.
@@ -65,13 +65,15 @@ def litert(
         max_drop: of the same two: share of correct images that may be lost (0.01 is a point); the
             most sensitive blocks stay in float32 until it is kept.
         force: replace an earlier export.
+        allow: keep the file also when the comparison fails; its report says so.
         progress: called with (done, total) while images are calibrated on and blocks are ranked.
 
     Raises:
         ValueError, TypeError: an argument is wrong; the file would exceed 2 GiB.
         FileExistsError, OSError: the output exists or cannot be written.
         RuntimeError: Keras does not run on TensorFlow.
-        ExportError: conversion fails, or the file does not do what the model does.
+        ExportError: conversion fails, or the file does not do what the model does and is not allowed
+            to differ.
     """
     mode = quantize or "float32"
     check_options(batch, output, input)
@@ -86,11 +88,7 @@ def litert(
         raise ValueError(f"this model has no head, so no {output}: use output='features'.")
     graph.check_backend()
     inputs, synthetic = verify.model_inputs(model, images)
-    if labels is not None and np.shape(labels) != (len(inputs),):
-        raise ValueError(
-            f"labels must be one class index for each of {len(inputs)} images, got shape "
-            f"{np.shape(labels)}."
-        )
+    labels = verify.class_indices(labels, len(inputs))
     given = inputs
     if input == "uint8":
         given, inputs = graph.rounded_pixels(model, inputs)
@@ -122,9 +120,16 @@ def litert(
         artifact = open_artifact(made)
         found = verify.run_in_chunks(artifact.run, given)
         comparison = verify.compare(
-            output, reference[output], found[output], mode, synthetic=synthetic, what=str(target)
+            output,
+            reference[output],
+            found[output],
+            mode,
+            synthetic=synthetic,
+            what=str(target),
+            labels=labels,
+            sigmoid=model.spec.classifier_activation == "sigmoid",
+            allow=allow,
         )
-        comparison = with_accuracy(comparison, labels, found[output], reference[output])
         operations, weights = flatbuffer.operations(made)
         partitions, undelegated = flatbuffer.delegation(made)
         if flex := [name for name in operations if name.startswith("Flex")]:
@@ -148,14 +153,12 @@ def litert(
             signatures=_signatures(artifact, output, found[output], batch, details),
             operations=operations,
             comparisons={SIGNATURE: comparison},
-            latency=verify.measure_latency(lambda: artifact.run(one), threads=1),
             weights=weights,
             partitions=partitions,
             undelegated=undelegated,
             baseline=baseline,
             quantization=details,
-            latency_2=_two_threads(made, one),
-            peak_memory=peak_memory(made),
+            **costs(made, one),
             runtimes=required_runtimes(made),
             gpu=gpu_problems(made),
             adb=adb_command(target),
@@ -173,21 +176,6 @@ def litert(
         )
         put_in_place(made, target, report)
     return report
-
-
-def with_accuracy(
-    comparison: Comparison, labels: Any, found: np.ndarray, reference: np.ndarray
-) -> Comparison:
-    """The comparison with the accuracy of both, where class indices (B,) are given."""
-    if labels is None or comparison.agreement is None:
-        return comparison
-    right = [float((y.argmax(-1) == np.asarray(labels)).mean()) for y in (found, reference)]
-    return dataclasses.replace(comparison, accuracy=right[0], model_accuracy=right[1])
-
-
-def _two_threads(path: Path, images: np.ndarray) -> Latency:
-    artifact = open_artifact(path, threads=2)
-    return verify.measure_latency(lambda: artifact.run(images), threads=2)
 
 
 def check_options(batch: int | None, output: str, input: str = "float32") -> None:

@@ -19,16 +19,28 @@ import numpy as np
 
 from keras_vit.export import graph, verify
 from keras_vit.export.artifact import Artifact, open_artifact
+from keras_vit.export.benchmark import costs
 from keras_vit.export.metadata import metadata_of, metadata_to_dict
 from keras_vit.export.output import check_output, put_in_place, workplace
 from keras_vit.export.report import Report, versions
 from keras_vit.export.size import LIMIT, estimated_size
 
 OPSET = 17  # of 2022; what runtimes of the last years open
+FIRST_RUNTIME = (
+    "1.12"  # of onnxruntime that has it. Source: its table of versions, "ONNX opset support"
+)
 METADATA = "keras_vit"  # key of what the file says of itself
 
 
-def onnx(model: Any, path: str | Path, *, images: Any = None, force: bool = False) -> Report:
+def onnx(
+    model: Any,
+    path: str | Path,
+    *,
+    images: Any = None,
+    labels: Any = None,
+    force: bool = False,
+    allow: bool = False,
+) -> Report:
     """Exports a model as an .onnx file, runs it in onnxruntime, compares it, and reports.
 
     The file takes `images`, preprocessed float32 (B, H, W, C) with any batch, and gives `features`,
@@ -40,13 +52,16 @@ def onnx(model: Any, path: str | Path, *, images: Any = None, force: bool = Fals
         path: the file to write; the report goes to `<path>.json`.
         images: to compare on: uint8 images (B, h, w, C) or preprocessed floats (B, H, W, C); None
             makes seeded synthetic ones.
+        labels: class indices (B,) of the images, for the accuracy in the report.
         force: replace an earlier export.
+        allow: keep the file also when a comparison fails; its report says so.
 
     Raises:
         TypeError, ValueError: the model or the images are wrong; the file would exceed 2 GiB.
         FileExistsError, OSError: the output exists or cannot be written.
         RuntimeError: Keras does not run on TensorFlow, or a package is missing.
-        ExportError: the file is invalid or does not do what the model does.
+        ExportError: the file is invalid, or does not do what the model does and is not allowed to
+            differ.
     """
     graph.check_model(model)
     if (size := estimated_size(model.spec, "float32")) > LIMIT:
@@ -58,6 +73,7 @@ def onnx(model: Any, path: str | Path, *, images: Any = None, force: bool = Fals
     graph.check_backend()
     _check_packages()
     inputs, synthetic = verify.model_inputs(model, images)
+    labels = verify.class_indices(labels, len(inputs))
     float_copy, note = graph.float32_model(model)
     outputs = graph.named_outputs(float_copy)
     reference = verify.run_in_chunks(lambda x: outputs(x, training=False), inputs)
@@ -77,6 +93,9 @@ def onnx(model: Any, path: str | Path, *, images: Any = None, force: bool = Fals
                 "float32",
                 synthetic=synthetic,
                 what=f"output {name} of {target}",
+                labels=labels,
+                sigmoid=model.spec.classifier_activation == "sigmoid",
+                allow=allow,
             )
             for name in sorted(reference, key=lambda name: name != main)
         }
@@ -92,7 +111,8 @@ def onnx(model: Any, path: str | Path, *, images: Any = None, force: bool = Fals
             signatures={"serving_default": _ends(artifact, found)},
             operations=operations,
             comparisons=comparisons,
-            latency=verify.measure_latency(lambda: artifact.run(inputs[:1]), threads=1),
+            **costs(made, inputs[:1]),
+            runtimes={"opset": {"version": OPSET, "runtime": FIRST_RUNTIME}},
             notes=graph.notes(float_copy, note, stored_note),
         )
         put_in_place(made, target, report)

@@ -37,15 +37,17 @@ def in_tensorflow_process(
     calibration: str = "minmax",
     max_drop: float | None = None,
     force: bool = False,
+    allow: bool = False,
 ) -> Report:
     """Exports a model of any backend: saves it, and runs `python -m keras_vit.export` on the file.
 
     Args:
         model: a VisionModel.
         path: the file or folder to write.
-        format: `litert`, or `onnx` and `tf_saved_model`, which take `images` and `force` only.
+        format: `litert`, or `onnx` and `tf_saved_model`, which take `images`, `labels`, `force` and
+            `allow` only.
         quantize, batch, input, output, images, labels, float_layers, strict, calibration, max_drop,
-            force: as for `litert`.
+            force, allow: as for `litert`.
 
     Raises:
         ValueError, TypeError, FileExistsError: as for `litert`, before anything is started.
@@ -67,15 +69,19 @@ def in_tensorflow_process(
         check_size(model.spec, mode)
         options = ["--quantize", mode, "--batch", str(batch or 0)]
         options += ["--input", input, "--output", output, "--calibration", calibration]
-        options += [part for layer in float_layers for part in ("--float-layers", layer)]
+        options += [
+            f"--float-layers={layer}" for layer in float_layers
+        ]  # one may begin with a dash
         options += ["--strict"] if strict else []
         options += [] if max_drop is None else ["--max-drop", repr(float(max_drop))]
+    options += ["--force"] if force else []
+    options += ["--allow"] if allow else []
     target = check_output(path, force=force, folder=folder, suffix=SUFFIXES[format])
     target = target.absolute()
     with tempfile.TemporaryDirectory() as work:
         saved = Path(work) / "model.keras"
         model.save(saved)
-        for name, values in (("images", images), ("labels", None if plain else labels)):
+        for name, values in (("images", images), ("labels", labels)):
             if values is not None:
                 np.save(Path(work) / f"{name}.npy", np.asarray(values))
                 options += [f"--{name}", str(Path(work) / f"{name}.npy")]
@@ -89,7 +95,7 @@ def in_tensorflow_process(
             format,
         ]
         done = subprocess.run(
-            [*command, *options, *(["--force"] if force else [])],
+            [*command, *options],
             env={**os.environ, "KERAS_BACKEND": "tensorflow"},
             capture_output=True,
             text=True,

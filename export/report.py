@@ -33,6 +33,9 @@ class Comparison:
         bound: `(name of an error above, largest value that passes)`.
         accuracy, model_accuracy: shares of images with the right class, of the artifact and of the
             Keras model; None where no labels were given.
+        largest_logit_error, mean_logit_error: of the logits; probabilities give them up to a constant
+            for each image, where they have digits. None for features.
+        failed: what is wrong, in a sentence, where a file that fails this check was allowed.
     """
 
     output: str
@@ -45,6 +48,9 @@ class Comparison:
     bound: tuple[str, float]
     accuracy: float | None = None
     model_accuracy: float | None = None
+    largest_logit_error: float | None = None
+    mean_logit_error: float | None = None
+    failed: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +61,8 @@ class Latency:
         median_ms: the median run.
         low_ms, high_ms: the fastest and the slowest tenth begin here.
         runs: timed runs, after a warm-up.
-        threads: threads of the runtime; None where TensorFlow decides.
+        threads: threads of the runtime; None where TensorFlow decides, which is told their number only
+            in a process of its own.
     """
 
     median_ms: float
@@ -92,9 +99,10 @@ class Report:
             `calibration_images`, `strict`, with it `input` and `output` (dtype, scale, zero_point),
             and `sensitivity` where blocks were chosen for a budget.
         notes: sentences a user should know.
-        latency_2: the same latency with two threads (LiteRT).
-        peak_memory: bytes that loading and running the file add to a process; None where unknown.
-        runtimes: operation -> `version` and `runtime`, the first LiteRT that runs it or None.
+        latency_2: the same latency with two threads; None where it could not be measured.
+        peak_memory: bytes that loading and running the artifact add to a process; None where unknown.
+        runtimes: operation -> `version` and `runtime`, the first LiteRT that runs it or None; of an
+            .onnx file the same of its `opset` and onnxruntime.
         gpu: operations that GPU delegates do not take by their rules, with the reason (LiteRT).
         adb: shell commands that measure the file on a phone (LiteRT).
     """
@@ -126,6 +134,11 @@ class Report:
     def comparison(self) -> Comparison:
         """The comparison of `serving_default`."""
         return self.comparisons["serving_default"]
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """What is wrong with an artifact that was allowed all the same; empty for a good one."""
+        return tuple(c.failed for c in self.comparisons.values() if c.failed)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, as they are written to JSON."""
@@ -171,8 +184,9 @@ class Report:
             kind = "synthetic images" if c.synthetic else "images"
             lines.append(
                 f"  {name}: {c.output} of {c.images} {kind}, largest error {c.largest_error:.1e}, "
-                f"mean {c.mean_error:.1e}{agreement}{_accuracy(c)}"
+                f"mean {c.mean_error:.1e}{_logits(c)}{agreement}{_accuracy(c)}"
             )
+        lines += [f"  CHECK FAILED: {sentence}" for sentence in self.failed]
         threads = "default threads" if time.threads is None else f"{time.threads} thread(s)"
         latency = f"{time.median_ms:.2f} ms ({time.low_ms:.2f} to {time.high_ms:.2f}), {threads}"
         if self.baseline:
@@ -192,8 +206,11 @@ class Report:
                 key=lambda text: tuple(map(int, text.split("."))),
                 default="of unknown version",
             )
-            gpu = ", ".join(self.gpu) or "nothing that is known"
-            lines.append(f"  needs LiteRT {newest}; GPU delegates do not take: {gpu}")
+            if self.format == "onnx":
+                lines.append(f"  needs onnxruntime {newest}")
+            else:
+                gpu = ", ".join(self.gpu) or "nothing that is known"
+                lines.append(f"  needs LiteRT {newest}; GPU delegates do not take: {gpu}")
         lines += [f"  note: {note}" for note in self.notes]
         return "\n".join(lines + ([f"  on a phone: {self.adb}"] if self.adb else []))
 
@@ -213,6 +230,12 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _logits(c: Comparison) -> str:
+    if c.largest_logit_error is None or c.mean_logit_error is None or c.output == "logits":
+        return ""
+    return f" (of logits {c.largest_logit_error:.1e}, {c.mean_logit_error:.1e})"
 
 
 def _accuracy(c: Comparison) -> str:

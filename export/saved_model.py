@@ -8,14 +8,22 @@ import numpy as np
 
 from keras_vit.data.decode import decode_jpeg
 from keras_vit.export import graph, verify
-from keras_vit.export.artifact import open_artifact
+from keras_vit.export.benchmark import costs
 from keras_vit.export.output import check_output, put_in_place, workplace
 from keras_vit.export.report import Report, versions
 
 DECODED_CHANNELS = (1, 3)  # what image files hold
 
 
-def saved_model(model: Any, path: str | Path, *, images: Any = None, force: bool = False) -> Report:
+def saved_model(
+    model: Any,
+    path: str | Path,
+    *,
+    images: Any = None,
+    labels: Any = None,
+    force: bool = False,
+    allow: bool = False,
+) -> Report:
     """Exports a model as a SavedModel folder, runs it, compares it with the model, and reports.
 
     Signatures, each with one input `images` and any batch size: `serving_default` (preprocessed
@@ -30,18 +38,21 @@ def saved_model(model: Any, path: str | Path, *, images: Any = None, force: bool
         path: the folder to write; the report is `report.json` in it.
         images: to compare on: uint8 images (B, h, w, C) or preprocessed floats (B, H, W, C); None
             makes seeded synthetic ones.
+        labels: class indices (B,) of the images, for the accuracy in the report.
         force: replace an earlier export.
+        allow: keep the folder also when a comparison fails; its report says so.
 
     Raises:
         TypeError, ValueError: the model or the images are wrong.
         FileExistsError, OSError: the output exists or cannot be written.
         RuntimeError: Keras does not run on TensorFlow.
-        ExportError: the SavedModel does not do what the model does.
+        ExportError: the SavedModel does not do what the model does and is not allowed to differ.
     """
     graph.check_model(model)
     target = check_output(path, force=force, folder=True)
     graph.check_backend()
     inputs, synthetic = verify.model_inputs(model, images)
+    labels = verify.class_indices(labels, len(inputs))
     float_copy, note = graph.float32_model(model)
     outputs = graph.named_outputs(float_copy)
     stored, stored_note = graph.stored_model(float_copy)
@@ -50,9 +61,8 @@ def saved_model(model: Any, path: str | Path, *, images: Any = None, force: bool
         made = folder / target.name
         _write(stored, graph.named_outputs(stored), made)
         comparisons, signatures, operations = _check(
-            float_copy, outputs, made, inputs, synthetic, target
+            float_copy, outputs, made, inputs, synthetic, target, labels, allow
         )
-        artifact = open_artifact(made)
         report = Report(
             format="tf_saved_model",
             mode="float32",
@@ -64,7 +74,7 @@ def saved_model(model: Any, path: str | Path, *, images: Any = None, force: bool
             signatures=signatures,
             operations=operations,
             comparisons=comparisons,
-            latency=verify.measure_latency(lambda: artifact.run(inputs[:1]), threads=None),
+            **costs(made, inputs[:1]),
             notes=graph.notes(float_copy, note, stored_note),
         )
         put_in_place(made, target, report)
@@ -113,7 +123,16 @@ def _write(model: Any, outputs: Any, folder: Path) -> None:
     archive.write_out(str(folder), verbose=False)
 
 
-def _check(model: Any, outputs: Any, folder: Path, inputs: np.ndarray, synthetic: bool, path: Path):
+def _check(
+    model: Any,
+    outputs: Any,
+    folder: Path,
+    inputs: np.ndarray,
+    synthetic: bool,
+    path: Path,
+    labels: np.ndarray | None,
+    allow: bool,
+):
     """Runs every signature against the Keras model: (comparisons, signatures, operations)."""
     import tensorflow as tf
 
@@ -146,6 +165,9 @@ def _check(model: Any, outputs: Any, folder: Path, inputs: np.ndarray, synthetic
             "float32",
             synthetic=synthetic or given is not inputs,
             what=f"signature {name} of {path}",
+            labels=labels if given is inputs else None,
+            sigmoid=model.spec.classifier_activation == "sigmoid",
+            allow=allow,
         )
         arguments = signature.structured_input_signature[1]
         signatures[name] = {

@@ -10,9 +10,7 @@ from keras_vit.card import Preprocessing
 from keras_vit.export import flatbuffer, runtimes
 from keras_vit.export.artifact import Artifact, as_probabilities
 from keras_vit.export.metadata import pixels_rule
-
-AGREEMENT = 0.95  # below it a file is not good, unless the caller says otherwise
-SMALLEST = 1e-6  # probabilities below it have no digits left to take logarithms of
+from keras_vit.export.verify import anchored, log, logit_errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,10 +128,10 @@ def verify_file(
     sigmoid = model.spec.classifier_activation == "sigmoid"
     output = "probabilities" if _are_probabilities(found, sigmoid) else "logits"
     probabilities = found if output == "probabilities" else as_probabilities(found, sigmoid)
-    # Logits of both are known up to a constant for each image, which the model's best class fixes.
-    error = _logits(probabilities, expected, sigmoid)
+    error = logit_errors("probabilities", probabilities, expected, sigmoid)
     if output == "logits" and not sigmoid:
-        error = _anchored(found - _log(expected), expected)
+        # Those of the model are known up to a constant for each image, as its logarithms are.
+        error = anchored(found - log(expected), expected)
     known = artifact.format == "litert"
     truth = None if any(part is None for part in labels) else np.concatenate(labels)
     right = [
@@ -192,19 +190,3 @@ def _are_probabilities(found: np.ndarray, sigmoid: bool) -> bool:
     inside = found.min() >= 0.0 and found.max() <= 1.0
     # int8 outputs are multiples of 1/256.
     return bool(inside and (sigmoid or np.abs(found.sum(-1) - 1.0).max() < 0.1))
-
-
-def _log(probabilities: np.ndarray) -> np.ndarray:
-    return np.log(np.where(probabilities < SMALLEST, np.nan, probabilities))
-
-
-def _logits(found: np.ndarray, expected: np.ndarray, sigmoid: bool) -> np.ndarray:
-    """Differences of logits, NaN where either probability has no digits."""
-    if sigmoid:
-        return (_log(found) - _log(1.0 - found)) - (_log(expected) - _log(1.0 - expected))
-    return _anchored(_log(found) - _log(expected), expected)
-
-
-def _anchored(difference: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    best = expected.argmax(-1)[:, None]
-    return difference - np.take_along_axis(difference, best, axis=-1)

@@ -1,5 +1,6 @@
 """Every export is run and compared with the Keras model before it is declared good."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,7 @@ BOUNDS = {
     "int4_weights": ("relative_error", 0.4),
 }
 AGREEMENT = 0.95
+SMALLEST = 1e-6  # probabilities below it have no digits left to take logarithms of
 SYNTHETIC_IMAGES = 16
 CHUNK = 32
 
@@ -93,7 +95,16 @@ def run_in_chunks(
 
 
 def compare(
-    output: str, reference: np.ndarray, found: np.ndarray, mode: str, *, synthetic: bool, what: str
+    output: str,
+    reference: np.ndarray,
+    found: np.ndarray,
+    mode: str,
+    *,
+    synthetic: bool,
+    what: str,
+    labels: np.ndarray | None = None,
+    sigmoid: bool = False,
+    allow: bool = False,
 ) -> Comparison:
     """Compares outputs and returns the numbers, or raises when they are beyond the mode's bound.
 
@@ -104,18 +115,26 @@ def compare(
         synthetic: whether the images are made up. Top-1 is then reported and not judged: classes
             of such images can be ties, which says nothing about the export.
         what: names the artifact and signature in the error.
+        labels: class indices (B,), for the accuracy; None where they are unknown.
+        sigmoid: whether an image can have several classes.
+        allow: return numbers beyond a bound as well, with `failed` saying so.
 
     Raises:
-        ExportError: an error is beyond its bound, not finite, or top-1 agreement on given images
-            is below 0.95.
+        ExportError: an error is beyond its bound, or top-1 agreement on given images is below 0.95,
+            and it is not allowed; an output is not finite, or of another shape.
     """
     if reference.shape != found.shape:
         raise ExportError(f"{what} gives shape {found.shape}, the Keras model {reference.shape}.")
     difference = np.abs(found.astype(np.float64) - reference)
     spread = max(float(reference.std()), 1e-6)  # an all-zero head gives a constant
-    agreement = None
+    agreement, logits, right = None, None, [None, None]
     if output != "features":
         agreement = float((found.argmax(-1) == reference.argmax(-1)).mean())
+        if np.isfinite(difference).all():
+            logits = np.abs(logit_errors(output, found, reference, sigmoid))
+            logits = None if np.isnan(logits).all() else logits
+        if labels is not None:
+            right = [float((y.argmax(-1) == labels).mean()) for y in (found, reference)]
     measure, bound = BOUNDS[mode]
     if measure == "largest_error":
         # Probabilities are at most 1; float32 rounding of larger numbers grows with them.
@@ -129,20 +148,72 @@ def compare(
         relative_error=float(np.sqrt((difference**2).mean())) / spread,
         agreement=agreement,
         bound=(measure, bound),
+        accuracy=right[0],
+        model_accuracy=right[1],
+        largest_logit_error=None if logits is None else float(np.nanmax(logits)),
+        mean_logit_error=None if logits is None else float(np.nanmean(logits)),
     )
-    value = getattr(result, measure)
+    value, failed = getattr(result, measure), None
     if not value <= bound:  # also catches NaN
-        raise ExportError(
+        failed = (
             f"{what} differs from the Keras model: {measure.replace('_', ' ')} of {output} is "
-            f"{value:.2g}, expected at most {bound:.2g} for {mode}; nothing was written."
+            f"{value:.2g}, expected at most {bound:.2g} for {mode}"
         )
-    if agreement is not None and not synthetic and agreement < AGREEMENT:
-        raise ExportError(
+    elif agreement is not None and not synthetic and agreement < AGREEMENT:
+        failed = (
             f"{what} gives the same top-1 class as the Keras model for only {agreement:.1%} of "
             f"{len(reference)} images, expected {AGREEMENT:.0%}: use a mode closer to float32 than "
-            f"{mode}, or compare on more images; nothing was written."
+            f"{mode}, or compare on more images"
         )
-    return result
+    if failed and not (allow and np.isfinite(difference).all()):
+        raise ExportError(f"{failed}; nothing was written.")
+    return dataclasses.replace(result, failed=f"{failed}." if failed else None)
+
+
+def class_indices(labels: Any, count: int) -> np.ndarray | None:
+    """The labels of the images to compare on as an array (count,), or None.
+
+    Raises:
+        ValueError: they are not one class index for each image.
+    """
+    if labels is None:
+        return None
+    if np.shape(labels) != (count,):
+        raise ValueError(
+            f"labels must be one class index for each of {count} images, got shape "
+            f"{np.shape(labels)}."
+        )
+    return np.asarray(labels)
+
+
+def logit_errors(
+    output: str, found: np.ndarray, expected: np.ndarray, sigmoid: bool = False
+) -> np.ndarray:
+    """Differences of logits (B, classes), of `found` from `expected`.
+
+    Args:
+        output: what both are, `logits` or `probabilities`. Probabilities give logits up to a constant
+            for each image, which the best class of `expected` fixes; NaN where either has no digits.
+        found, expected: (B, classes).
+        sigmoid: whether an image can have several classes, whose logits have no such constant.
+    """
+    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    if output == "logits":
+        return found - expected
+    if sigmoid:
+        return (log(found) - log(1.0 - found)) - (log(expected) - log(1.0 - expected))
+    return anchored(log(found) - log(expected), expected)
+
+
+def log(probabilities: np.ndarray) -> np.ndarray:
+    """Logarithms, NaN where a probability has no digits."""
+    return np.log(np.where(probabilities < SMALLEST, np.nan, probabilities))
+
+
+def anchored(difference: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Differences (B, classes) less that of the best expected class of each image."""
+    best = expected.argmax(-1)[:, None]
+    return difference - np.take_along_axis(difference, best, axis=-1)
 
 
 def agreement_note(comparison: Comparison) -> str | None:

@@ -1,16 +1,20 @@
 """What is refused before and after an export, the report, and exporting from another backend."""
 
 import dataclasses
+import inspect
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from keras_vit import export
 from keras_vit.export import __main__ as command
+from keras_vit.export import process
 from keras_vit.export.artifact import Artifact
 from keras_vit.export.verify import (
     agreement_note,
@@ -35,23 +39,25 @@ SPEC = ViTSpec(
 )
 FROM_JAX = """
 import sys
+import keras
 import numpy as np
-from keras_vit import export
-from keras_vit.model import VisionModel
-from keras_vit.spec import ViTSpec
-from keras_vit.export.verify import model_inputs
-model = VisionModel(ViTSpec(24, 40, 3, 1, 7, image_size=28, in_channels=1, num_classes=5))
-rng = np.random.default_rng(0)
-for variable in model.weights:
-    variable.assign(rng.normal(size=variable.shape) * 0.3)
+from keras_vit import cli, export
+folder = sys.argv[1]
+model = keras.saving.load_model(f"{folder}/model.keras")
+assert keras.backend.backend() == "jax"
 try:
-    export.litert(model, sys.argv[1])
+    export.litert(model, f"{folder}/no.tflite")
 except RuntimeError as error:
     print(error)
-inputs = model_inputs(model, None)[0]
-report = export.in_tensorflow_process(model, sys.argv[1], quantize="float16", images=inputs)
-found = export.open_artifact(sys.argv[1]).predict(inputs)
-print(report.mode, report.comparison.synthetic, np.abs(found - model.probabilities(inputs)).max())
+code = cli.run(
+    f"export {folder}/model.keras -o {folder}/jax.tflite --quantize int8 --input uint8 --output logits "
+    f"--data folder:{folder}/photos --max-drop 0.5 --float-layers head --calibration percentile:99.9 "
+    f"--allow".split()
+)
+images = np.load(f"{folder}/images.npy")
+found = export.open_artifact(f"{folder}/jax.tflite").predict(images)
+wanted = model.probabilities(model.preprocessor(images))
+print(code, (found.argmax(-1) == wanted.argmax(-1)).mean())
 """
 
 
@@ -60,20 +66,86 @@ def model(random_model):
     return random_model(SPEC)
 
 
-def test_model_of_another_backend_is_exported_by_a_process_of_its_own(tmp_path):
+def test_model_of_another_backend_is_exported_by_a_process_of_its_own(model, tmp_path):
+    model.save(tmp_path / "model.keras")
+    images = synthetic_images((28, 28, 1), 40)
+    np.save(tmp_path / "images.npy", images)
+    classes = model.probabilities(model.preprocessor(images)).argmax(-1)
+    for i, image in enumerate(images):
+        folder = tmp_path / "photos" / f"class {classes[i]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(folder / f"{i}.png")
     done = subprocess.run(
-        [sys.executable, "-c", FROM_JAX, str(tmp_path / "jax.tflite")],
+        [sys.executable, "-c", FROM_JAX, str(tmp_path)],
         env={**os.environ, "KERAS_BACKEND": "jax"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    refusal, result = done.stdout.strip().splitlines()
+    refusal, *_, result = done.stdout.strip().splitlines()
     assert "KERAS_BACKEND=jax" in refusal and "in_tensorflow_process(model, path, ...)" in refusal
-    mode, synthetic, error = result.split()
-    assert (mode, synthetic) == ("float16", "False")
-    assert float(error) < 1e-2  # float16 weights; 1.3e-3 measured on larger models
-    assert {p.name for p in tmp_path.iterdir()} == {"jax.tflite", "jax.tflite.json"}
+    code, agreement = result.split()
+    assert code == "0" and float(agreement) >= 0.9  # of int8, on images it was calibrated with
+    report = export.Report.read(tmp_path / "jax.tflite")
+    assert (report.mode, report.comparison.output) == ("int8", "logits")
+    assert report.signatures["serving_default"]["inputs"]["images"][1] == "uint8"
+    assert (
+        report.quantization["float_layers"] == ["head"] and "head" in report.quantization["float"]
+    )
+    assert report.quantization["calibration"] == "percentile:99.9"
+    assert report.quantization["calibration_images"] == report.comparison.images == 40
+    assert report.quantization["sensitivity"] is not None
+    # The folders are the classes that the model gives.
+    assert report.comparison.model_accuracy == 1.0 and report.comparison.accuracy >= 0.9
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {
+            "quantize": "int8", "batch": 2, "input": "uint8", "output": "logits",
+            "labels": np.arange(16) % 5, "float_layers": ["head", "-odd.*"],
+            "calibration": "percentile:99.5", "max_drop": 0.015, "force": True, "allow": True,
+        },
+        {"quantize": "int16x8", "strict": True},
+        {"quantize": None, "batch": None},
+        {"format": "onnx", "labels": np.arange(16), "allow": True},
+        {"format": "tf_saved_model", "labels": np.arange(16), "force": True},
+    ],
+)  # fmt: skip
+def test_every_option_travels_to_the_other_process(model, tmp_path, monkeypatch, options):
+    arrived = {}
+
+    def export_there(model, path, **given):
+        arrived.update(given, path=path, weights=len(model.weights))
+        return SimpleNamespace(to_text=str)
+
+    def run(words, **_):
+        monkeypatch.setattr(sys, "argv", words[2:])
+        return SimpleNamespace(returncode=command.main(), stderr="")
+
+    name = options.get("format", "litert")
+    monkeypatch.setitem(export.FORMATS, name, export_there)
+    monkeypatch.setattr(process.subprocess, "run", run)
+    monkeypatch.setattr(process.Report, "read", lambda path: "the report")
+    target = tmp_path / f"model{process.SUFFIXES[name]}"
+    images = np.random.default_rng(0).uniform(-1, 1, (16, 28, 28, 1)).astype(np.float32)
+    assert export.in_tensorflow_process(model, target, images=images, **options) == "the report"
+    assert arrived.pop("path") == str(target) and arrived.pop("weights") == len(model.weights)
+    np.testing.assert_array_equal(arrived.pop("images"), images)
+    np.testing.assert_array_equal(arrived.pop("labels"), options.get("labels"))
+    known = inspect.signature(export.litert if name == "litert" else export.onnx).parameters
+    wanted = {key: p.default for key, p in known.items() if p.default is not p.empty}
+    wanted |= {"float_layers": []} if name == "litert" else {}
+    wanted |= {key: value for key, value in options.items() if key != "format"}
+    for key in ("images", "labels", "progress"):
+        wanted.pop(key, None)
+    assert arrived == wanted
+
+
+def test_the_other_process_takes_every_option_there_is():
+    there = set(inspect.signature(export.in_tensorflow_process).parameters) - {"format"}
+    assert there == set(inspect.signature(export.litert).parameters) - {"progress"}
 
 
 @pytest.mark.parametrize(
@@ -159,6 +231,31 @@ def test_comparison_measures_what_it_says():
     # rms of the differences 0.005 over the standard deviation 0.158 of the reference
     assert result.relative_error == pytest.approx(0.005 / np.sqrt(0.025), rel=1e-6)
     assert (result.agreement, result.images) == (1.0, 2)
+    # Logits up to a constant: only log 0.6 - log 0.59 of the last image's best class is left, seen
+    # from it in the other class.
+    assert result.largest_logit_error == pytest.approx(np.log(0.6 / 0.59))
+    assert result.mean_logit_error == pytest.approx(np.log(0.6 / 0.59) / 4)
+    as_logits = compare("logits", reference, found, "dynamic_int8", synthetic=True, what="x")
+    assert as_logits.largest_logit_error == pytest.approx(0.01)
+    features = compare("features", reference, found, "dynamic_int8", synthetic=True, what="x")
+    assert features.largest_logit_error is features.agreement is None
+
+
+def test_a_failed_check_can_be_allowed_and_is_told():
+    reference, found = np.array([[0.7, 0.3], [0.4, 0.6]]), np.array([[0.3, 0.7], [0.4, 0.6]])
+    options = {"synthetic": False, "what": "x", "labels": np.array([0, 0])}
+    with pytest.raises(export.ExportError, match=r"relative error .* nothing was written"):
+        compare("probabilities", reference, found, "dynamic_int8", **options)
+    result = compare("probabilities", reference, found, "dynamic_int8", **options, allow=True)
+    assert result.failed.startswith("x differs from the Keras model") and result.agreement == 0.5
+    assert (result.accuracy, result.model_accuracy) == (0.0, 0.5)
+    near = np.array([[0.49, 0.51], [0.4, 0.6]])
+    few = compare("probabilities", near[:, ::-1], near, "int4_weights", **options, allow=True)
+    assert few.failed and few.agreement == 0.0
+    good = compare("probabilities", reference, reference, "dynamic_int8", **options, allow=True)
+    assert good.failed is None
+    with pytest.raises(export.ExportError, match="differs from the Keras model"):
+        compare("probabilities", reference, found * np.nan, "float16", **options, allow=True)
 
 
 @pytest.mark.case("Q02")

@@ -11,6 +11,7 @@ from PIL import Image
 
 from keras_vit import export
 from keras_vit.card import Card, Preprocessing
+from keras_vit.export import benchmark
 from keras_vit.export.graph import float32_model, named_outputs
 from keras_vit.export.verify import model_inputs, synthetic_images
 from keras_vit.spec import ViTSpec
@@ -70,7 +71,7 @@ def model(random_model):
 @pytest.fixture(scope="module")
 def exported(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("saved") / "model"
-    return path, model.export(path)
+    return path, model.export(path, labels=np.arange(16) % 5)  # of the synthetic images
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +184,31 @@ def test_report_lies_inside_and_covers_every_signature(exported):
     assert report.source["card"]["tag"] == "random"
     assert report.size >= 4 * SPEC.num_params
     assert {p.name for p in path.parent.iterdir()} == {path.name}
+
+
+def test_report_has_what_that_of_a_tflite_has(model, exported):
+    _, report = exported
+    # Measured in processes of their own, because threads are those of a process.
+    assert (report.latency.threads, report.latency_2.threads) == (1, 2)
+    for latency in (report.latency, report.latency_2):
+        assert latency.runs >= 3 and 0 < latency.low_ms <= latency.median_ms <= latency.high_ms
+    assert report.peak_memory is None or 4 * SPEC.num_params < report.peak_memory < 1e9
+    assert len(report.source["weights_sha256"]) == 64 and report.versions["tensorflow"]
+    classes = model.probabilities(model_inputs(model, None)[0]).argmax(-1)
+    accuracy = float((classes == np.arange(16) % 5).mean())
+    assert report.comparison.accuracy == report.comparison.model_accuracy == accuracy
+    assert report.comparison.largest_logit_error < 1e-3  # logits reach 10
+    # Other images than those the labels are of.
+    assert report.comparisons["serve_uint8"].accuracy is None
+    text = report.to_text()
+    assert "1 thread(s)" in text and "with 2 threads" in text and f"accuracy {accuracy:.1%}" in text
+
+
+def test_without_processes_of_its_own_the_latency_is_that_of_this_one(exported, monkeypatch):
+    monkeypatch.setattr(benchmark, "_saved_model_costs", lambda path, images: [])
+    found = benchmark.costs(exported[0], np.zeros((1, 28, 21, 3), np.float32))
+    assert found["latency"].threads is None and found["latency"].runs >= 3
+    assert found["latency_2"] is found["peak_memory"] is None
 
 
 def test_open_artifact_runs_the_folder(model, exported, pixels):

@@ -2,9 +2,12 @@
 
 import dataclasses
 import io
+import runpy
 import stat
 import struct
 import zipfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,22 +19,13 @@ from keras_vit.data.sources import open_source
 from keras_vit.export.metadata import Metadata, read_metadata, with_metadata
 from keras_vit.export.report import report_path
 from keras_vit.export.verify import synthetic_images
-from keras_vit.spec import ViTSpec
 from keras_vit.train.evaluate import evaluate
 
 pytestmark = pytest.mark.tf_only
 
 FLOWERS = ("daisy", "dandelion", "rose", "sunflower", "tulip", "wild orchid", "zinnia")
-SPEC = ViTSpec(
-    hidden_size=24,
-    mlp_dim=40,
-    num_heads=3,
-    num_layers=1,
-    patch_size=8,
-    image_size=(32, 40),
-    in_channels=3,
-    num_classes=7,
-)
+exports = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("exports.py"))))
+SPEC = dataclasses.replace(exports.SPEC, num_classes=7)
 CARD = Card(variant="ViT-Test/8", tag="flowers", num_classes=7, class_names=FLOWERS, license="MIT")
 PER_CHANNEL = Preprocessing(mean=(123.0, 116.0, 104.0), std=(58.0, 57.0, 50.0), method="bicubic")
 FILES = {  # name -> (card's rule, options)

@@ -2,15 +2,18 @@
 
 import dataclasses
 import importlib.util
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from keras_vit import export
-from keras_vit.card import Card, Preprocessing
 from keras_vit.cli.classifier import open_classifier
-from keras_vit.export.verify import model_inputs, synthetic_images
-from keras_vit.spec import ResNetBody, ResNetSpec, ViTSpec
+from keras_vit.export.benchmark import benchmark
+from keras_vit.export.verify import BOUNDS, model_inputs, synthetic_images
+from keras_vit.spec import ResNetBody, ResNetSpec
 
 MISSING = [n for n in ("onnx", "onnxruntime", "tf2onnx") if not importlib.util.find_spec(n)]
 pytestmark = [
@@ -18,23 +21,8 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {MISSING} (extra [onnx])"),
 ]
 
-SPEC = ViTSpec(
-    hidden_size=24,
-    mlp_dim=40,
-    num_heads=3,
-    num_layers=1,
-    patch_size=8,
-    image_size=(32, 40),
-    in_channels=3,
-    num_classes=4,
-)
-CARD = Card(
-    variant="ViT-Test/8",
-    tag="random",
-    num_classes=4,
-    class_names=("ant", "bee", "cat", "dog"),
-    preprocessing=Preprocessing(resize="shorter_side", resize_to=36, mean=(120.0,), std=(60.0,)),
-)
+exports = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("exports.py"))))
+SPEC, CARD = exports.SPEC, exports.CARD
 
 
 @pytest.fixture(scope="module", params=["gelu", pytest.param("gelu_tanh", marks=pytest.mark.full)])
@@ -45,7 +33,8 @@ def model(request, random_model):
 @pytest.fixture(scope="module")
 def exported(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("onnx") / "model.onnx"
-    return path, model.export(path, format="onnx")
+    labels = np.arange(16) % 4  # of the synthetic images
+    return path, model.export(path, format="onnx", labels=labels)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 32])
@@ -77,6 +66,40 @@ def test_the_file_is_valid_and_the_exact_gelu_is_made_of_erf(model, exported):
     assert report.comparison.output == "probabilities"
     assert export.Report.read(path) == report
     assert {p.name for p in path.parent.iterdir()} == {"model.onnx", "model.onnx.json"}
+
+
+def test_the_report_has_what_that_of_a_tflite_has(model, exported):
+    report = exported[1]
+    assert (report.latency.threads, report.latency_2.threads) == (1, 2)
+    assert 0 < report.latency_2.low_ms <= report.latency_2.median_ms <= report.latency_2.high_ms
+    assert report.peak_memory is None or 4 * SPEC.num_params < report.peak_memory < 2e8
+    assert report.runtimes == {"opset": {"version": 17, "runtime": "1.12"}}
+    assert len(report.source["weights_sha256"]) == 64 and report.versions["onnxruntime"]
+    classes = model.probabilities(model_inputs(model, None)[0]).argmax(-1)
+    accuracy = float((classes == np.arange(16) % 4).mean())
+    for name in ("serving_default", "logits"):
+        comparison = report.comparisons[name]
+        assert comparison.accuracy == comparison.model_accuracy == accuracy
+        # float32 sums in another order; logits reach 10.
+        assert 0 < comparison.mean_logit_error <= comparison.largest_logit_error < 1e-3
+    assert report.comparisons["features"].accuracy is None
+    text = report.to_text()
+    assert "needs onnxruntime 1.12" in text and "GPU" not in text and "of logits" in text
+
+
+def test_bench_times_a_file(exported):
+    (found,) = benchmark([exported[0]], threads=(1, 2), rounds=3)
+    assert found.adb is None and [latency.threads for latency in found.latencies] == [1, 2]
+    assert found.peak_memory is None or found.peak_memory > 4 * SPEC.num_params
+
+
+def test_a_file_that_differs_is_kept_where_that_is_allowed(model, tmp_path, monkeypatch):
+    monkeypatch.setitem(BOUNDS, "float32", ("largest_error", 0.0))
+    with pytest.raises(export.ExportError, match="differs from the Keras model"):
+        export.onnx(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+    report = export.onnx(model, tmp_path / "model.onnx", allow=True)
+    assert len(report.failed) == 3 and export.Report.read(tmp_path / "model.onnx") == report
 
 
 def test_a_file_alone_says_what_it_is(model, exported, tmp_path):

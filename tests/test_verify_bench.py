@@ -3,37 +3,26 @@
 import dataclasses
 import json
 import os
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from keras_vit import cli, export
-from keras_vit.card import Card, Preprocessing
+from keras_vit.card import Preprocessing
 from keras_vit.export import benchmark, runtimes
 from keras_vit.export.graph import weights_sha256
-from keras_vit.spec import ViTSpec
+from keras_vit.export.verify import BOUNDS
 
 pytestmark = pytest.mark.tf_only
 
-NAMES = ("ant", "bee", "cat", "dog")
-SPEC = ViTSpec(
-    hidden_size=24,
-    mlp_dim=40,
-    num_heads=3,
-    num_layers=1,
-    patch_size=8,
-    image_size=(24, 32),
-    in_channels=3,
-    num_classes=4,
-)
-CARD = Card(
-    variant="ViT-Test/8",
-    tag="random",
-    num_classes=4,
-    class_names=NAMES,
-    preprocessing=Preprocessing(mean=(120.0,), std=(60.0,)),
-)
+exports = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("exports.py"))))
+SPEC = dataclasses.replace(exports.SPEC, image_size=(24, 32))
+NAMES = exports.NAMES
+CARD = dataclasses.replace(exports.CARD, preprocessing=Preprocessing(mean=(120.0,), std=(60.0,)))
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +156,25 @@ def test_a_report_tells_at_export_what_verify_and_bench_tell(capsys, place, trut
     text = report.to_text()
     assert f"accuracy {accuracy:.1%} (the model {accuracy:.1%})" in text
     assert "needs LiteRT 2.9" in text and "with 2 threads" in text
+    assert 0 < report.comparison.mean_logit_error <= report.comparison.largest_logit_error < 1e-3
+    assert "(of logits " in text and "CHECK FAILED" not in text and report.failed == ()
     same, other = (random_model(SPEC, seed=seed, card=CARD) for seed in (0, 1))
     assert report.source["weights_sha256"] == weights_sha256(same) != weights_sha256(other)
     assert len(report.source["weights_sha256"]) == 64
+
+
+def test_a_failed_check_is_kept_where_that_is_allowed(capsys, place, tmp_path, monkeypatch):
+    monkeypatch.setitem(BOUNDS, "float32", ("largest_error", 0.0))
+    words = ["export", place / "model.keras", "-o", tmp_path / "differs.tflite", "--json"]
+    code, out, err = call(capsys, *words)
+    assert code == 1 and out == "" and "largest error of probabilities is" in err
+    assert "nothing was written" in err and not list(tmp_path.iterdir())
+    code, out, _ = call(capsys, *words, "--allow")
+    (sentence,) = export.Report.read(tmp_path / "differs.tflite").failed
+    assert code == 0 and json.loads(out)["comparisons"]["serving_default"]["failed"] == sentence
+    assert "largest error of probabilities is" in sentence and "nothing" not in sentence
+    report = export.Report.read(tmp_path / "differs.tflite")
+    assert f"CHECK FAILED: {sentence}" in report.to_text()
 
 
 def test_what_a_gpu_does_not_take(capsys, place, tmp_path):
@@ -238,7 +243,8 @@ def test_peak_memory_grows_with_the_weights(tmp_path):
 def test_bench_refuses_what_it_cannot_run(capsys, place):
     (place / "text.tflite").write_text("no model")
     for words, text in (
-        ([place / "text.tflite"], "is no .tflite file"),
+        ([place / "text.tflite"], "is no .tflite or .onnx file"),
+        ([place / "photos"], "is a folder; the threads of a SavedModel are those of its process"),
         ([place / "none.tflite"], "does not exist"),
         ([place / "plain.tflite", "--threads", "one"], "takes numbers such as 1,2"),
     ):

@@ -230,11 +230,16 @@ def export(
     ] = None,
     classes: Classes = None,
     image_size: ImageSize = None,
+    allow: Annotated[
+        bool,
+        typer.Option("--allow", help="Keep it also if the comparison fails; the report says so."),
+    ] = False,
     force: Force = False,
 ) -> Answer:
     """Export to LiteRT (.tflite), ONNX or SavedModel; run it and compare it before it is kept.
 
-    A report lies beside the artifact. A failed comparison is an error and nothing is written.
+    A report lies beside the artifact. A failed comparison is an error and nothing is written, unless
+    --allow.
     Where Keras runs on JAX, a process of its own with TensorFlow does the work.
     """
     if format is None:
@@ -280,24 +285,35 @@ def export(
         input=input.value,
         output=output.value,
         images=images,
+        labels=labels if labelled or max_drop is not None else None,
         force=force,
+        allow=allow,
         float_layers=float_layers or [],
         strict=strict,
         calibration=calibration,
         max_drop=max_drop,
-        labels=labels if labelled or max_drop is not None else None,
     )
     return Answer({"out": str(out), **report.to_dict()}, (report.to_text(),))
 
 
-def export_model(model, path, *, format: str, images=None, force: bool = False, **options):
+def export_model(
+    model,
+    path,
+    *,
+    format: str,
+    images=None,
+    labels=None,
+    force: bool = False,
+    allow: bool = False,
+    **options,
+):
     """Exports in this process where Keras runs on TensorFlow, else in one of its own.
 
     Args:
         model: a VisionModel.
         path: target.
         format: `litert`, `onnx` or `tf_saved_model`.
-        images, force: as in `keras_vit.export`.
+        images, labels, force, allow: as in `keras_vit.export`.
         options: of `keras_vit.export.litert`; the other formats take none.
     """
     import keras
@@ -305,16 +321,15 @@ def export_model(model, path, *, format: str, images=None, force: bool = False, 
     from keras_vit import export as exports
 
     options = options if format == "litert" else {}
+    options |= {"images": images, "labels": labels, "force": force, "allow": allow}
     if keras.backend.backend() != "tensorflow":
-        return exports.in_tensorflow_process(
-            model, path, format=format, images=images, force=force, **options
-        )
+        return exports.in_tensorflow_process(model, path, format=format, **options)
     if format != "litert":
-        return exports.FORMATS[format](model, path, images=images, force=force)
+        return exports.FORMATS[format](model, path, **options)
     from keras_vit.cli.progress import counter
 
     with counter("calibrating") as progress:
-        return exports.litert(model, path, images=images, force=force, progress=progress, **options)
+        return exports.litert(model, path, progress=progress, **options)
 
 
 def _images(model, source, limit):

@@ -117,7 +117,7 @@ def _verified(found: Any, good: bool, least: float) -> tuple[Any, ...]:
 def bench(
     files: Annotated[
         list[Path],
-        typer.Argument(help="One or more .tflite files, of any tool.", show_default=False),
+        typer.Argument(help="One or more .tflite or .onnx files, of any tool.", show_default=False),
     ],
     threads: Annotated[str, typer.Option("--threads", help="Numbers of threads: 1,2.")] = "1,2",
     rounds: Annotated[
@@ -126,7 +126,7 @@ def bench(
 ) -> Answer:
     """Time files against each other on this machine: median and spread, peak memory, size.
 
-    The files take turns, so that a busy moment hits all of them. For a phone, each has its adb
+    The files take turns, so that a busy moment hits all of them. For a phone, each .tflite has its adb
     command; benchmark_model is TensorFlow's own tool, to be pushed there once.
     """
     from keras_vit.export.benchmark import benchmark
@@ -151,5 +151,7 @@ def bench(
         for latency in one.latencies
     ]
     columns = ("file", "threads", "median ms", "10 % to 90 %", "peak memory", "size")
-    view = [table(columns, rows), "", "on a phone:", *(f"  {one.adb}" for one in found)]
+    view = [table(columns, rows)]
+    if phones := [f"  {one.adb}" for one in found if one.adb]:
+        view += ["", "on a phone:", *phones]
     return Answer([one.to_dict() for one in found], tuple(view))
