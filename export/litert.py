@@ -87,6 +87,8 @@ def litert(
     if output != "features" and not model.spec.num_classes:
         raise ValueError(f"this model has no head, so no {output}: use output='features'.")
     graph.check_backend()
+    from keras_vit.export.inference import inference_outputs  # only now: it is made of Keras layers
+
     inputs, synthetic = verify.model_inputs(model, images)
     labels = verify.class_indices(labels, len(inputs))
     given = inputs
@@ -97,7 +99,7 @@ def litert(
     reference = verify.run_in_chunks(lambda x: {output: outputs(x, training=False)[output]}, inputs)
 
     stored, stored_note = graph.stored_model(float_copy)
-    outputs = graph.named_outputs(stored)
+    outputs = inference_outputs(stored)
 
     with workplace(target) as folder:
         made, base = folder / target.name, folder / "float32.tflite"
@@ -200,7 +202,7 @@ def convert(
     """The float32 .tflite of one named output, from a temporary SavedModel with one signature.
 
     Args:
-        outputs: a Keras model with a dict of outputs, as `graph.named_outputs` makes it.
+        outputs: a Keras model with a dict of outputs, as `inference.inference_outputs` makes it.
         output: the one to keep, under this name; the converter drops the rest.
         batch: images in one run, or None.
         expected_size: bytes; beyond 2 GiB weights are stored after the flatbuffer.

@@ -139,7 +139,7 @@ def _split(piece: str) -> tuple[str, tuple[str, ...]]:
     layers = []
     for part in parts:
         if not re.fullmatch(r"[a-z]\w*_1", part) or re.fullmatch(
-            r"(add|sub|mul|transpose)_1", part
+            r"(add|sub|mul|transpose|strided_slice)_1", part
         ):
             break
         layers.append(part.removesuffix("_1"))

@@ -160,11 +160,11 @@ def _exactly(op: Operation) -> str:
 
 
 def _blockwise(model: bytes) -> list[Operation]:
-    """Dense layers whose inputs divide into blocks; the head is too small to gain from it."""
+    """Dense layers whose inputs divide into blocks; head and patches are too small to gain."""
     content, graph = _read(model)
     found = []
     for op in operation_table(model):
-        if op.kind == "FULLY_CONNECTED" and not op.layer.startswith("head"):
+        if op.kind == "FULLY_CONNECTED" and not op.layer.startswith(("head", "embedding")):
             kernel = graph.tensors[graph.operators[op.index].inputs[1]]
             stored = content.buffers[kernel.buffer].data is not None
             if stored and kernel.shape[-1] % INT4_BLOCK == 0:

@@ -30,13 +30,6 @@ MODES = (None, "float16", "dynamic_int8")
 SHAPE_OPS = {"SHAPE", "PACK", "GATHER", "REDUCE_PROD"}
 # Group and layer norms of each.
 NORMS = {"hybrid": 9 + 3, "bit": 7, "mixer": 5, "vit": 3}
-# What XNNPACK leaves: the slices that take tokens out.
-LEFT = {
-    "hybrid": {"STRIDED_SLICE": 1},
-    "bit": {},
-    "mixer": {},
-    "vit": {"STRIDED_SLICE": 2},
-}
 
 
 @pytest.fixture(scope="module", params=SPECS)
@@ -85,15 +78,15 @@ def test_nothing_is_computed_that_could_be_stored(family, model, files):
     assert counts["RSQRT"] == NORMS[family]
     assert counts.get("SQRT", 0) == counts.get("DIV", 0) == 0
     convolutions = [x for x in model._flatten_layers() if isinstance(x, StdConv2D)]
-    assert counts["CONV_2D"] == len(convolutions) + (family != "bit")
-    assert _with_stored_kernel(files[None][0], "CONV_2D") == counts["CONV_2D"]
+    # Patches of one place are a convolution, all others a matrix product.
+    assert counts.get("CONV_2D", 0) == len(convolutions) + (family == "hybrid")
+    assert _with_stored_kernel(files[None][0], "CONV_2D") == counts.get("CONV_2D", 0)
 
 
 def test_phones_can_run_every_mode(family, files):
     for path, report in files.values():
         assert not [n for n in report.operations if n.startswith("Flex") or n in SHAPE_OPS]
-        assert report.partitions is not None and report.partitions <= 2
-        assert report.undelegated == LEFT[family]
+        assert report.partitions == 1 and report.undelegated == {}
         assert _largest_rank(path) <= 4
 
 
