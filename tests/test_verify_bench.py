@@ -177,18 +177,73 @@ def test_a_failed_check_is_kept_where_that_is_allowed(capsys, place, tmp_path, m
     assert f"CHECK FAILED: {sentence}" in report.to_text()
 
 
-def test_what_a_gpu_does_not_take(capsys, place, tmp_path):
+GPU_CASES = {  # operations that are refused -> (a function, shapes of its inputs)
+    "TOPK_V2 STRIDED_SLICE": (
+        lambda tf, x: tf.math.top_k(tf.nn.relu(x)[:, 0], 1)[0],
+        [(1, 4, 4, 3)],
+    ),
+    "UNPACK": (lambda tf, x: tf.nn.relu(tf.unstack(x, axis=1)[1]), [(1, 4, 4, 3)]),
+    "MUL": (lambda tf, x, y: x * y, [(1, 5, 1), (1, 1, 5)]),
+    "ADD": (lambda tf, x, y: x + y, [(1, 5, 3), (5, 3)]),
+    "SLICE": (lambda tf, x: tf.slice(tf.nn.relu(x), [0, 1], [1, 2]), [(1, 4)]),
+    "": (
+        lambda tf, x: tf.nn.softmax(
+            tf.reduce_mean(tf.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))[:, 1:], (1, 2)) @ np.eye(3, 4, dtype="f4")
+        ) * tf.nn.gelu(tf.reduce_sum(tf.concat([x, x], 1) + 1.5)),
+        [(1, 4, 4, 3)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("refused", GPU_CASES)
+def test_what_a_gpu_does_not_take(tmp_path, refused):
     import tensorflow as tf
 
-    made = tf.function(
-        lambda x: tf.math.top_k(tf.nn.relu(x)[:, 0], 1)[0],
-        [tf.TensorSpec((1, 4, 4, 3), tf.float32)],
-    )
+    function, shapes = GPU_CASES[refused]
+    signature = [tf.TensorSpec(shape, tf.float32) for shape in shapes]
+    made = tf.function(lambda *x: function(tf, *x), signature)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([made.get_concrete_function()])
-    (tmp_path / "top.tflite").write_bytes(converter.convert())
-    assert set(runtimes.gpu_problems(tmp_path / "top.tflite")) == {"TOPK_V2", "STRIDED_SLICE"}
+    (tmp_path / "case.tflite").write_bytes(converter.convert())
+    found = runtimes.gpu_problems(tmp_path / "case.tflite")
+    assert set(refused.split()) <= set(found) and bool(refused) == bool(found), found
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "tensors", "reason"),
+    [  # tensors: (shape, type, whether it is a constant), the last one is the output
+        ("RELU", {}, [((1, 2, 2, 2, 6), "FLOAT32", False)] * 2, "it has a tensor of rank 5"),
+        ("ADD", {}, [((1, 4), "INT16", False)] * 3, "it computes in INT16"),
+        ("MEAN", {}, [((1, 4, 4), "FLOAT32", False), ((1,), "INT32", False), ((1, 4), "FLOAT32", False)],
+         "it has 2 inputs that are no constants"),
+        ("SOFTMAX", {"beta": 2.0}, [((1, 4), "FLOAT32", False)] * 2, "its beta is 2"),
+        ("FULLY_CONNECTED", {"weightsFormat": 1}, [((1, 4), "FLOAT32", False)] * 3, "are shuffled"),
+        ("FULLY_CONNECTED", {"weightsFormat": 0, "keepNumDims": True},
+         [((1, 5, 4), "FLOAT32", False), ((3, 4), "INT8", True), ((5, 3), "FLOAT32", False)],
+         "its output has another rank"),
+        ("FULLY_CONNECTED", {"weightsFormat": 0, "keepNumDims": False},
+         [((1, 5, 4), "FLOAT32", False), ((3, 4), "INT8", True), ((5, 3), "FLOAT32", False)], None),
+        ("ADD", {}, [((1, 5, 5, 3), "FLOAT32", False), ((5, 5, 3), "FLOAT32", True),
+                     ((1, 5, 5, 3), "FLOAT32", False)], None),
+        ("ADD", {}, [((2, 5, 5, 3), "FLOAT32", False), ((5, 5, 3), "FLOAT32", True),
+                     ((2, 5, 5, 3), "FLOAT32", False)], "it broadcasts [5, 5, 3] to [2, 5, 5, 3]"),
+        ("PACK", {}, [((1, 4), "FLOAT32", False)] * 3, None),
+        ("PAD", {}, [((1, 4), "FLOAT32", False), ((2, 2), "INT32", True), ((3, 4), "FLOAT32", False)],
+         "its paddings are of shape [2, 2]"),
+    ],
+)  # fmt: skip
+def test_gpu_rules(name, options, tensors, reason):
+    *inputs, output = (
+        SimpleNamespace(shape=list(shape), type=kind, constant=constant)
+        for shape, kind, constant in tensors
+    )
+    found = runtimes.gpu_reason(name, SimpleNamespace(**options), inputs, [output])
+    assert found is None if reason is None else reason in found
+
+
+def test_what_a_gpu_does_not_take_of_our_files(capsys, place):
     _, found = verify(capsys, place, "pixels.tflite", "--limit", "4")
     assert found["gpu"]["CAST"] == "it casts UINT8 to FLOAT32"
+    assert set(found["gpu"]) == {"CAST", "STRIDED_SLICE"}
 
 
 def test_runtimes_of_operations():
