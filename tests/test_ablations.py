@@ -179,7 +179,8 @@ def test_relative_scores_depend_on_distance_alone():
 
 
 def test_training_reaches_every_position(models):
-    for name, model in models.items():
+    for name in ("2d, every layer", "1d, shared", "relative"):
+        model = models[name]
         model.compile(keras.optimizers.SGD(0.1), "mse")
         before = {w.path: array(w) for w in model.trainable_weights}
         model.fit(pictures(SPECS[name]), np.eye(3)[:2].astype(np.float32), epochs=1, verbose=0)

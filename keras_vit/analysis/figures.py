@@ -44,7 +44,7 @@ def filters_figure(filters: Filters) -> Any:
     height, width = pictures.shape[1:3]
     rows = math.ceil(len(pictures) / FILTER_COLUMNS)
     columns = min(FILTER_COLUMNS, len(pictures))
-    figure = _figure(max(columns * 0.95, 4.8), rows * 1.08 + 0.75)
+    figure = new_figure(max(columns * 0.95, 4.8), rows * 1.08 + 0.75)
     for i, axes in enumerate(_grid(figure, rows, columns, len(pictures))):
         picture = pictures[i, ..., 0] if pictures.shape[-1] == 1 else pictures[i]
         axes.imshow(picture, cmap="gray", vmin=0.0, vmax=1.0, interpolation="nearest")
@@ -75,7 +75,7 @@ def positions_figure(similarity: np.ndarray) -> Any:
     # Three dots or more for each cell, so that the lines between tiles look alike.
     wide = min(max(mosaic.shape[1] * 3 / DPI, 5.4), 9.0)
     tall = wide * min(max(mosaic.shape[0] / mosaic.shape[1], 0.3), 2.0)
-    figure = _figure(wide + 1.5, tall + 0.6)
+    figure = new_figure(wide + 1.5, tall + 0.6)
     axes = figure.add_subplot()
     drawn = axes.imshow(mosaic, vmin=-1.0, vmax=1.0, cmap="viridis", interpolation="nearest")
     every = math.ceil(max(len(rows), len(cols)) / 8)  # labels that fit
@@ -106,7 +106,7 @@ def distance_figure(
         images: how many the mean is over.
     """
     layers, heads = distance.shape
-    figure = _figure(6.4, 4.2)
+    figure = new_figure(6.4, 4.2)
     axes = figure.add_subplot()
     uniform = measures.uniform_distance(grid, pixels)
     depth = np.repeat(np.arange(layers), heads)
@@ -145,7 +145,7 @@ def rollout_figure(
         query: whose attention it is, see `Seen`.
     """
     height, width = pictures.shape[1:3]
-    figure = _figure(3 * _wide(height, width) + 1.3, len(pictures) * (CELL + 0.25) + 0.4)
+    figure = new_figure(3 * _wide(height, width) + 1.3, len(pictures) * (CELL + 0.25) + 0.4)
     cells = _grid(figure, len(pictures), 3, 3 * len(pictures))
     for i, picture in enumerate(pictures):
         image, patches, both = cells[3 * i : 3 * i + 3]
@@ -186,7 +186,7 @@ def maps_figure(
     columns = min(len(heads), MAP_COLUMNS)
     lines = math.ceil(len(heads) / columns)  # of one image and layer
     rows = len(pictures) * len(layers) * lines
-    figure = _figure(
+    figure = new_figure(
         max((columns + 1) * (_wide(height, width) * 0.75 + 0.1), 4.8),
         rows * (CELL * 0.75 + 0.42) + 0.4,
     )
@@ -223,7 +223,7 @@ def features_figure(
     height, width = pictures.shape[1:3]
     columns = min(len(pictures), 4)
     blocks = math.ceil(len(pictures) / columns)
-    figure = _figure(
+    figure = new_figure(
         max(columns * (_wide(height, width) + 0.1), 5.2), blocks * (2 * CELL + 0.25) + 0.35
     )
     cells = np.array(_grid(figure, 2 * blocks, columns, 2 * blocks * columns))
@@ -252,7 +252,7 @@ def pictures_figure(columns: dict[str, np.ndarray], title: str) -> Any:
         title: of the figure.
     """
     count, height, width = next(iter(columns.values())).shape[:3]
-    figure = _figure(
+    figure = new_figure(
         max(len(columns) * (_wide(height, width) * 0.75 + 0.1), 4.8), count * CELL * 0.75 + 0.6
     )
     for i, axes in enumerate(_grid(figure, count, len(columns), count * len(columns))):
@@ -275,7 +275,12 @@ def png(figure: Any) -> bytes:
     return stream.getvalue()
 
 
-def _figure(width: float, height: float) -> Any:
+def new_figure(width: float, height: float) -> Any:
+    """An empty figure of so many inches, which no window shows.
+
+    Raises:
+        ImportError: matplotlib is missing.
+    """
     check_installed()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
