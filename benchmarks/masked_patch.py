@@ -1,8 +1,9 @@
 """Masked patch prediction on Fashion-MNIST, then 1, 10 and 100 % of the labels, against random weights.
 
-    python -m benchmarks.masked_patch [--out runs/masked_patch] [--small]
+    python -m benchmarks.masked_patch [--out runs/masked_patch] [--only START] [--small]
 
-Takes about an hour on two cores. Every finished run is a row of `benchmarks/masked_patch.jsonl`, and the
+Takes about an hour and a quarter on two cores, if two processes share it: one with --only random, one
+with --only masked. Every finished run is a row of `benchmarks/masked_patch.jsonl`, and the
 pre-training keeps its checkpoints in --out, so the same command goes on after an interruption. Writes
 the table and the reconstructions of `docs/pretext.md`. `--small` is a minute on the 4,000 images that
 ship with the package, into --out alone.
@@ -40,6 +41,7 @@ def small(plan):
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.masked_patch")
     parser.add_argument("--out", type=Path, default=Path("runs/masked_patch"))
+    parser.add_argument("--only", choices=("random", "masked"), help="one start, beside the other")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args(arguments)
     from keras_vit.cli.progress import epoch_lines
@@ -59,6 +61,7 @@ def main(arguments: list[str] | None = None) -> None:
             test,
             options.out,
             results,
+            starts=[s for s in study.STARTS if s.startswith(options.only or "")],
             command="python -m benchmarks.masked_patch",
             log=lambda text: print(text, file=sys.stderr, flush=True),
             callbacks=lambda epochs: (lines(epochs),),
