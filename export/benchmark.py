@@ -1,5 +1,6 @@
 """How fast an exported file of any tool runs here, how much memory it takes, and how to ask a phone."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -20,6 +21,7 @@ from keras_vit.export.verify import measure_latency
 
 ROUNDS = 30
 WARM_UP = 3
+PATIENCE = 600  # seconds for a process that measures
 STATUS = "/proc/self/status"  # of a process, on Linux
 THREADS = (1, 2)  # that reports have a latency with
 PHONE_FOLDER = "/data/local/tmp"
@@ -39,7 +41,7 @@ print(peak_of_process() - before)
 SAVED_MODEL = """
 import sys
 from keras_vit.export.benchmark import print_costs
-print_costs(sys.argv[1], sys.argv[2])
+print_costs(sys.argv[1], sys.argv[2], int(sys.argv[3]))
 """
 
 
@@ -212,7 +214,7 @@ def costs(path: Path, images: np.ndarray) -> dict[str, Any]:
     """`latency`, `latency_2` and `peak_memory` of an artifact, as reports have them.
 
     TensorFlow's threads are those of a process, so a SavedModel is timed in processes of its own; where
-    there is no fork, here, with the threads TensorFlow chooses.
+    they give nothing, here, with the threads TensorFlow chooses.
 
     Args:
         path: a .tflite or .onnx file or a SavedModel folder.
@@ -237,45 +239,45 @@ def costs(path: Path, images: np.ndarray) -> dict[str, Any]:
 
 
 def _saved_model_costs(path: Path, images: np.ndarray) -> list[dict[str, Any]]:
-    """What `print_costs` prints; nothing where it cannot run."""
+    """What `print_costs` prints for each number of threads; fewer where a process fails."""
+    found = []
     with tempfile.TemporaryDirectory() as work:
         file = Path(work) / "images.npy"
         np.save(file, images)
-        command = [sys.executable, "-c", SAVED_MODEL, str(path.absolute()), str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return [json.loads(line) for line in lines]
+        for threads in THREADS:
+            command = [sys.executable, "-c", SAVED_MODEL, str(path.absolute()), str(file)]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                done = subprocess.run(
+                    [*command, str(threads)],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=PATIENCE,
+                )
+                lines = done.stdout.splitlines()
+                found += [json.loads(line) for line in lines if line.startswith("{")]
+    return found
 
 
-def print_costs(path: str, images: str) -> None:
-    """Prints a line of JSON, `latency` and `memory`, for each number of threads.
-
-    A fork of this process for each: TensorFlow is imported once, and its threads start in the fork.
+def print_costs(path: str, images: str, threads: int) -> None:
+    """Prints a line of JSON: `latency`, and `memory`, bytes or null.
 
     Args:
         path: a SavedModel folder.
         images: an .npy file with one run's input.
+        threads: of TensorFlow, which must not have run before in this process.
     """
     import tensorflow as tf
 
-    given = np.load(images)
-    for threads in THREADS:
-        child = os.fork()
-        if child:
-            os.waitpid(child, 0)
-            continue
-        try:
-            tf.config.threading.set_intra_op_parallelism_threads(threads)
-            tf.config.threading.set_inter_op_parallelism_threads(1)
-            known = os.path.exists(STATUS)
-            before = peak_of_process() if known else 0
-            artifact = open_artifact(path)
-            artifact.run(given)
-            memory = peak_of_process() - before if known else None
-            latency = measure_latency(lambda run=artifact.run: run(given), threads=threads)
-            print(json.dumps({"latency": vars(latency), "memory": memory}), flush=True)
-        finally:
-            os._exit(0)
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    given, known = np.load(images), os.path.exists(STATUS)
+    before = peak_of_process() if known else 0
+    artifact = open_artifact(path)
+    artifact.run(given)
+    memory = peak_of_process() - before if known else None
+    latency = measure_latency(lambda: artifact.run(given), threads=threads)
+    print(json.dumps({"latency": vars(latency), "memory": memory}), flush=True)
 
 
 def peak_of_process() -> int:
