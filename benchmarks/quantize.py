@@ -54,11 +54,11 @@ def plant_outlier(model, images) -> None:
 class Files:
     """The files of one model in every mode, from one conversion."""
 
-    def __init__(self, model, folder: Path, calibration):
+    def __init__(self, model, folder: Path, calibration, output: str = "logits"):
         from keras_vit import export
 
         self.model, self.images = model, calibration
-        export.litert(model, folder / "float32.tflite", output="logits")
+        export.litert(model, folder / "float32.tflite", output=output)
         self.content = (folder / "float32.tflite").read_bytes()
 
     @functools.cached_property
