@@ -16,8 +16,19 @@ BINS = 4096  # of the histograms behind percentiles
 # Resizing with a cubic filter and rounding leave the exact range by a little.
 SLACK = 0.05
 
-Ranges = dict[str, tuple[float, float]]
 Progress = Callable[[int, int], None]
+
+
+class Ranges(dict[str, tuple[float, float]]):
+    """Tensor name -> (low, high).
+
+    Attributes:
+        peaks: name of the result of a dense layer -> (C,) largest magnitude of every channel.
+    """
+
+    def __init__(self, ranges: Any = (), peaks: dict[str, np.ndarray] | None = None):
+        super().__init__(ranges)
+        self.peaks = peaks or {}
 
 
 def parse_method(method: str) -> float | None:
@@ -106,7 +117,7 @@ def activation_ranges(
         progress: called with (images done, images in all passes).
 
     Returns:
-        tensor name -> (low, high).
+        The ranges, and the true peaks of channels with either method.
     """
     percentile = parse_method(method)
     passes = 1 if percentile is None else 2
@@ -118,11 +129,14 @@ def activation_ranges(
         if progress:
             progress(done, passes * len(images))
 
-    ranges: Ranges = {}
+    ranges, dense = Ranges(), _dense_results(model)
     for values, count in _activations(model, images):
         for name, value in values:
             low, high = ranges.get(name, (np.inf, -np.inf))
             ranges[name] = min(low, float(value.min())), max(high, float(value.max()))
+            if name in dense:
+                largest = np.abs(value).reshape(-1, value.shape[-1]).max(axis=0)
+                ranges.peaks[name] = np.maximum(ranges.peaks.get(name, 0.0), largest)
         report(count)
     if percentile is None:
         return ranges
@@ -131,7 +145,8 @@ def activation_ranges(
         for name, value in values:
             counts[name] += np.histogram(value, BINS, ranges[name])[0]
         report(count)
-    return {name: _central(counts[name], *ranges[name], percentile) for name in ranges}
+    central = {name: _central(counts[name], *ranges[name], percentile) for name in ranges}
+    return Ranges(central, ranges.peaks)
 
 
 def _central(counts: np.ndarray, low: float, high: float, percentile: float) -> tuple[float, float]:
@@ -174,6 +189,19 @@ def _activations(model: bytes, images: np.ndarray):
             except ValueError:  # scratch memory of a kernel, which is not kept
                 continue
         yield values, len(piece)
+
+
+def _dense_results(model: bytes) -> set[str]:
+    """Names of the results of dense layers."""
+    from ai_edge_litert.tools import flatbuffer_utils
+
+    content: Any = flatbuffer_utils.read_model_from_bytearray(bytearray(model))
+    (graph,) = content.subgraphs
+    return {
+        graph.tensors[op.outputs[0]].name.decode()
+        for op in graph.operators
+        if flatbuffer_utils.opcode_to_name(content, op.opcodeIndex) == "FULLY_CONNECTED"
+    }
 
 
 def _constants(model: bytes) -> set[int]:

@@ -174,23 +174,82 @@ def test_float_layers_keep_their_layers_only(cases):
         assert stored_types(plain, layer) == {"INT8"}
         assert stored_types(kept, layer) == {"FLOAT32"}
     assert stored_types(kept, "encoderblock_1/mlp/dense1") == {"INT8"}
-    assert stored_types(kept, "embedding") == {"INT8"}
-    more = set(quantize.by_layer(quantize.left_in_float(kept)))
-    assert more - set(quantize.by_layer(quantize.left_in_float(plain))) == {
-        "head", "encoderblock_0/mlp/dense1", "encoderblock_0/mlp/dense2", "encoderblock_0/mlp",
-    }  # fmt: skip
+    assert stored_types(kept, "embedding") == {"FLOAT32"}
+    more, before = (quantize.by_layer(quantize.left_in_float(file)) for file in (kept, plain))
+    assert set(more) - set(before) == {"head", "encoderblock_0/mlp/dense1", "encoderblock_0/mlp"}
+    # Its scales of channels are gone with its int8 kernel.
+    layer = "encoderblock_0/mlp/dense2"
+    assert (before[layer], more[layer]) == ({"MUL": 1}, {"FULLY_CONNECTED": 1})
 
 
 @pytest.mark.case("Q01")
-def test_int8_leaves_the_stream_of_transformers_in_float(cases):
+def test_int8_leaves_the_stream_and_attention_of_transformers_in_float(cases):
     left = quantize.by_layer(quantize.left_in_float(cases("vit").made("int8")))
+    written = {f"encoderblock_{i}/{end}" for i in (0, 1) for end in ("attention/out", "mlp/dense2")}
+    assert {layer: left.pop(layer) for layer in written} == {layer: {"MUL": 1} for layer in written}
+    attention = {f"encoderblock_{i}/attention" for i in (0, 1)}
+    expected = {"BATCH_MATMUL": 2, "SOFTMAX": 1}
+    assert {layer: left.pop(layer) for layer in attention} == {
+        layer: expected for layer in attention
+    }
     assert set(left) == {
-        "cls", "posembed_input", "patch_tokens", "encoder_norm",
+        "cls", "embedding", "posembed_input", "patch_tokens", "encoder_norm",
         *(f"encoderblock_{i}/{part}" for i in (0, 1) for part in ("norm1", "norm2", "residual")),
     }  # fmt: skip
     assert quantize.left_in_float(cases("bit").made("int8")) == ()
     hybrid = quantize.by_layer(quantize.left_in_float(cases("hybrid").made("int8")))
     assert not [layer for layer in hybrid if layer.startswith(("block", "conv", "gn", "pool"))]
+
+
+def test_scales_of_channels_change_no_integer(cases):
+    case = cases("vit")
+    keep = quantize.chosen_operations(case.file, "int8", (), strict=False)
+    plain = quantize.quantized(
+        case.file, "int8", ranges=calibrate.Ranges(case.ranges), in_float=keep
+    )
+
+    def integers(content):
+        file, net = quantize._read(content)
+        found = {}
+        for tensor in net.tensors:
+            data = file.buffers[tensor.buffer].data
+            if tensor.type in (2, 9) and data is not None:  # INT32, INT8
+                found[tensor.name] = bytes(data)
+        return found
+
+    assert integers(plain) == integers(case.made("int8")) != {}
+    kinds = [op.kind for op in operation_table(case.made("int8"))]
+    before = [op.kind for op in operation_table(plain)]
+    assert len(kinds) == len(before) + 4 and kinds.count("MUL") == before.count("MUL") + 4
+    errors = [
+        relative(outputs_of(content, case.images), case.expected)
+        for content in (plain, case.made("int8"))
+    ]
+    assert errors[1] < errors[0]
+
+
+@pytest.mark.case("Q01")
+def test_a_large_channel_costs_the_others_nothing(random_model):
+    # A massive activation that a block writes: one channel of its MLP's result times 50.
+    model = random_model(ViTSpec(**{**vars(VIT), "pool": "gap"}), seed=1)
+    for variable in model.weights:
+        values = np.array(variable)
+        if variable.path.endswith("encoderblock_0/mlp/dense2/kernel"):
+            values[:, 7] *= 50.0
+        elif variable.path.endswith(("encoderblock_1/norm1/scale", "encoder_norm/scale")):
+            values[7] /= 50.0
+        variable.assign(values)
+    case = Case(model)
+    keep = quantize.chosen_operations(case.file, "int8", (), strict=False)
+    plain = quantize.quantized(
+        case.file, "int8", ranges=calibrate.Ranges(case.ranges), in_float=keep
+    )
+    naive = quantize.quantized(case.file, "int8", ranges=case.ranges)
+    errors = [
+        relative(outputs_of(content, case.images), case.expected)
+        for content in (naive, plain, case.made("int8"))
+    ]
+    assert errors[0] > errors[1] > 1.5 * errors[2] and errors[2] < 0.1, errors
 
 
 @pytest.mark.case("Q06")

@@ -35,13 +35,13 @@ KNOWN = {
 }
 
 
-def example(name):
+def example(name, folder=EXAMPLES):
     """A script of examples/ as a module."""
-    sys.path.insert(0, str(EXAMPLES))
+    sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)
     finally:
-        sys.path.remove(str(EXAMPLES))
+        sys.path.remove(str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +214,9 @@ def test_the_converted_folder_says_what_it_is(folder):
 # The few-shot example.
 
 STAMPS = Path(os.environ.get("KERAS_VIT_STAMPS", "/usr/share/tuxpaint/stamps"))
+needs_stamps = pytest.mark.skipif(
+    not STAMPS.is_dir(), reason=f"{STAMPS}: tuxpaint-stamps-default not installed"
+)
 
 
 def test_ridge_regression_of_the_example_equals_scikit_learn():
@@ -241,7 +244,7 @@ def test_the_example_says_what_is_missing(tmp_path):
         example("few_shot_dinov2").main(["--stamps", str(tmp_path)])
 
 
-@pytest.mark.skipif(not STAMPS.is_dir(), reason=f"{STAMPS}: tuxpaint-stamps-default not installed")
+@needs_stamps
 def test_the_few_shot_example_runs_and_beats_pixels(folder, tmp_path, capsys):
     report = tmp_path / "found.json"
     options = [
@@ -263,3 +266,71 @@ def test_the_few_shot_example_runs_and_beats_pixels(folder, tmp_path, capsys):
     # 63.1 ± 4.9 and 35.6 ± 5.1 over 20 draws; a chance of one in six is 16.7.
     assert features > 50 and features > pixels + 15
     assert json.loads(report.read_text())["pixels"]["5"] == pixels
+
+
+# Eight bits, as benchmarks/real_int8.py measures them.
+
+NAIVE = 9  # every ninth picture tells enough of what is no mode of ours
+
+
+@pytest.fixture(scope="module")
+def tokens(model, tmp_path_factory):
+    """(labels, class tokens of the float32 file, of ours and of one with every operation in int8)."""
+    from keras_vit import export
+    from keras_vit.export import calibrate, quantize
+    from keras_vit.export.sensitivity import outputs_of
+
+    real_int8 = example("benchmarks.real_int8", EXAMPLES.parent)
+    few_shot = example("few_shot_dinov2")
+    paths, labels = few_shot.find_pictures(STAMPS)
+
+    def prepared(pictures):
+        pixels = [keras_vit.data.images.read_image(path) for path in pictures]
+        return np.concatenate([np.asarray(model.preprocessor(x[None])) for x in pixels])
+
+    def squared(pictures):
+        pixels = [few_shot.square(path) for path in pictures]
+        return np.concatenate([np.asarray(model.preprocessor(x[None])) for x in pixels])
+
+    given = np.concatenate([squared(paths), prepared(real_int8.photographs())])
+    others = squared(real_int8.other_stamps(few_shot, STAMPS))
+    folder, found = tmp_path_factory.mktemp("int8"), {}
+    for mode in (None, "int8"):
+        file = folder / f"{mode}.tflite"
+        export.litert(model, file, quantize=mode, output="features", images=others)
+        found[mode or "float32"] = outputs_of(file.read_bytes(), given)
+    content = (folder / "None.tflite").read_bytes()
+    ranges = calibrate.activation_ranges(content, others)
+    found["naive"] = outputs_of(quantize.quantized(content, "int8", ranges=ranges), given[::NAIVE])
+    return labels, found
+
+
+@needs_stamps
+@pytest.mark.tf_only
+@pytest.mark.timeout(1800)
+@pytest.mark.case("Q01")
+def test_int8_keeps_the_direction_of_every_class_token(tokens, log):
+    real_int8 = example("benchmarks.real_int8", EXAMPLES.parent)
+    labels, found = tokens
+    assert len(found["int8"]) == len(labels) + len(real_int8.photographs()) > len(labels) == 188
+    near = real_int8.cosines(found["int8"], found["float32"])
+    naive = real_int8.cosines(found["naive"], found["float32"][::NAIVE])
+    log(f"int8: cosine {near.min():.4f} to {near.max():.4f}, mean {near.mean():.4f}")
+    log(f"naive int8: cosine {naive.min():.4f} to {naive.max():.4f}, mean {naive.mean():.4f}")
+    assert near.min() >= real_int8.COSINE > 0.95 > naive.mean()
+
+
+@needs_stamps
+@pytest.mark.tf_only
+@pytest.mark.timeout(1800)
+def test_int8_keeps_few_shot_accuracy(tokens, log):
+    real_int8 = example("benchmarks.real_int8", EXAMPLES.parent)
+    labels, found = tokens
+    few_shot = example("few_shot_dinov2")
+    scores = {
+        mode: real_int8.accuracies(few_shot, found[mode][: len(labels)], labels)
+        for mode in ("float32", "int8")
+    }
+    log(f"few-shot accuracy on the class token: {scores}")
+    for shots, expected in scores["float32"].items():
+        assert abs(scores["int8"][shots] - expected) <= real_int8.POINTS
