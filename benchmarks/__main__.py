@@ -1,6 +1,6 @@
 """Us against KerasHub's ViT: same sizes, same machine, interleaved rounds, paired median ratios.
 
-    python -m benchmarks [--rounds 7] [--only inference,training,litert,import,load]
+    python -m benchmarks [--rounds 7] [--only inference,training,import,load]
 
 Needs `pip install keras-hub` beside `keras-vit-zoo[export]`. Writes `benchmarks/results.json` and
 the table in `benchmarks/README.md`. A ratio above 1 means that keras_vit is the faster (or, for
@@ -108,41 +108,6 @@ def training(rounds: int) -> list[dict]:
     return rows
 
 
-def litert(rounds: int) -> list[dict]:
-    """LiteRT latency at batch 1 and one thread: our export against Keras's own of KerasHub's model."""
-    import numpy as np
-    import tensorflow as tf
-    from ai_edge_litert.interpreter import Interpreter
-    from ai_edge_quantizer import quantizer, recipe
-
-    import keras_vit.export
-
-    rows, name = [], "ViT-S/16"
-    x = np.random.default_rng(0).uniform(-1, 1, (1, 224, 224, 3)).astype("float32")
-    with tempfile.TemporaryDirectory() as folder:
-        model = ours(name, "float32")
-        peer = str(Path(folder) / "theirs.tflite")
-        theirs(name, "float32").export(
-            peer, format="litert", input_signature=[tf.TensorSpec((1, 224, 224, 3), name="images")]
-        )
-        peer8 = str(Path(folder) / "theirs8.tflite")
-        quantizer.Quantizer(peer, recipe.dynamic_wi8_afp32()).quantize().export_model(peer8)
-        for mode, other in ((None, peer), ("dynamic_int8", peer8)):
-            path = str(Path(folder) / f"ours_{mode}.tflite")
-            keras_vit.export.litert(model, path, quantize=mode, output="logits")
-            calls = []
-            for file in (path, other):
-                interpreter = Interpreter(file, num_threads=1)
-                runner = interpreter.get_signature_runner("serving_default")
-                (key,) = runner.get_input_details()
-                calls.append(lambda r=runner, k=key: [r(**{k: x}) for _ in range(5)])
-            result = paired(*calls, 3 * rounds)
-            rows.append(
-                _row("LiteRT, batch 1, 1 thread", name, mode or "float32", result, 5, "images/s")
-            )
-    return rows
-
-
 def imports(rounds: int) -> list[dict]:
     """A fresh interpreter that imports the package; ours loads Keras on first use only."""
     rows = []
@@ -244,7 +209,6 @@ def _line(row: dict) -> str:
 PARTS = {
     "inference": inference,
     "training": training,
-    "litert": litert,
     "import": imports,
     "load": load,
 }

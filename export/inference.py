@@ -9,7 +9,7 @@ converted. Every step is exact algebra, and every export compares its file with 
   `q (x K)' = (q K') x'` and `a (x V) = (a x) V`.
 - A convolution whose stride is its kernel is a matrix product of patches.
 
-Of ViT-Ti/16's time on one thread they take 6, 2 and 1 %.
+Of ViT-Ti/16's time on one thread they save about 7, 2 and 1 %.
 """
 
 from typing import Any
