@@ -66,6 +66,7 @@ def model(random_model):
     return random_model(SPEC)
 
 
+@pytest.mark.timeout(900)  # three processes that import a framework each
 def test_model_of_another_backend_is_exported_by_a_process_of_its_own(model, tmp_path):
     model.save(tmp_path / "model.keras")
     images = synthetic_images((28, 28, 1), 40)
