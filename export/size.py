@@ -14,9 +14,8 @@ PER_BLOCK = {"mlp": 7_700, "swiglu": 9_500, "mixer": 6_850}
 PER_BLOCK_FLOAT16 = 1_100
 SCALE_BYTES = 12  # of each output channel of an int8 kernel: float32 scale, int64 zero point
 # Of static modes: scale and zero point of each bias (which int16x8 stores in 64 bits), and those of
-# activations, measured as the rest; int8 leaves most of a block's activations in float32.
-STATIC_BYTES, STATIC_PER_UNIT = {"int8": 12, "int16x8": 16}, 2_000
-STATIC_PER_BLOCK = {"int8": 0, "int16x8": 3_500}
+# activations, measured as the rest.
+STATIC_BYTES, STATIC_PER_UNIT, STATIC_PER_BLOCK = {"int8": 12, "int16x8": 16}, 2_000, 3_500
 CHANNEL_BYTES = 4  # int8: the scale of a channel of what a block adds to the stream
 INT4_BLOCK, INT4_SCALE = 32, 2  # inputs that share a scale, and bytes of that scale
 
@@ -43,7 +42,7 @@ def estimated_size(spec: Any, mode: str) -> int:
                 size -= inputs * outputs // 2 + SCALE_BYTES * outputs - INT4_SCALE * blocks
     if mode in STATIC_BYTES:
         size += STATIC_BYTES[mode] * channels + STATIC_PER_UNIT * _units(spec)
-        size += STATIC_PER_BLOCK[mode] * getattr(spec, "num_layers", 0)
+        size += STATIC_PER_BLOCK * getattr(spec, "num_layers", 0)
     if mode == "int8" and not isinstance(spec, ResNetSpec):
         size += 2 * CHANNEL_BYTES * spec.hidden_size * spec.num_layers
         # The embedding stays in float32.
