@@ -284,9 +284,9 @@ def test_smoke_runs_and_writes_everything(tmp_path, capsys):
     assert "has no curve 'BiT-Mini'" in capsys.readouterr().err
     assert cli.run([*command[:-2], "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert {row["settings"]["curve"] for row in found["rows"]} == {"ViT-Mini/4", "ViT-Mini/7"}
+    assert [row["settings"]["images"] for row in found["rows"]] == [24, 48]
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-    assert "| ViT-Mini/7 |" in (tmp_path / "study.md").read_text()
+    assert "| ViT-Mini/4 |" in (tmp_path / "study.md").read_text()
 
 
 def test_plans_say_what_is_trained(capsys):

@@ -48,7 +48,7 @@ def study(
     ] = None,
     data_dir: DataDir = None,
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="A few steps of the first networks on few images.")
+        bool, typer.Option("--smoke", help="A few steps of the first two networks on few images.")
     ] = False,
 ) -> Answer:
     """Repeat a study of the paper: every training leaves a row, and the same command goes on.
