@@ -68,10 +68,13 @@ def main(arguments: list[str] | None = None) -> None:
         )
     print(study.table(rows))
     if not options.small:
-        replace_block(PAGE, "study", study.table(rows))
-        drawn = options.out / study.ENCODER / FILE
+        text, drawn = study.table(rows), options.out / study.ENCODER / FILE
         if drawn.is_file():
-            shutil.copy(drawn, PAGE.parent / "pretext" / FILE)
+            kept = PAGE.parent / "pretext" / FILE
+            kept.parent.mkdir(exist_ok=True)
+            shutil.copy(drawn, kept)
+            text += f"\n![test images, what the network saw, wanted, predicted](pretext/{FILE})\n"
+        replace_block(PAGE, "study", text)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ import keras_vit
 from keras_vit.card import Preprocessing
 from keras_vit.data.sources import arrays, open_source
 from keras_vit.model import VisionModel
-from keras_vit.pretext import figure
+from keras_vit.pretext import figure, study
 from keras_vit.pretext.corrupt import CorruptPatches, fixed_draws, steps_to_another
 from keras_vit.pretext.model import MaskedPatchModel
 from keras_vit.pretext.objective import Counts, Pretext
 from keras_vit.pretext.targets import class_colours, colour_classes, targets_of
+from keras_vit.results.store import Result
 from keras_vit.spec import ViTSpec
 from keras_vit.train import recipes, run
 from keras_vit.train import task as tasks
@@ -550,3 +551,52 @@ def test_pictures_show_what_was_hidden_and_what_was_said():
             assert first["corrupted"][patch] == colours[patch]
     assert first["predicted"][place[3]] == colours[place[3]]
     assert set(first["predicted"][place[:3]]) <= set(range(16, 256, 32))
+
+
+# The study.
+
+
+def test_a_part_of_the_labels_is_the_same_share_of_each_class():
+    images = np.arange(200, dtype=np.uint8)[:, None, None, None] * np.ones((1, 4, 4, 1), np.uint8)
+    train = arrays(images, np.arange(200) % 4, list("abcd"))
+    found = [study.labelled(train, 0.1, seed) for seed in (0, 0, 1)]
+    for source in found:
+        assert np.bincount(source.labels).tolist() == [5, 5, 5, 5]  # of 50 each
+        numbers = source.images[:, 0, 0, 0]
+        assert len(set(numbers)) == 20 and (numbers % 4 == source.labels).all()
+    np.testing.assert_array_equal(found[0].images, found[1].images)
+    assert (found[0].images != found[2].images).any()
+    assert np.bincount(study.labelled(train, 0.001, 0).labels).tolist() == [1, 1, 1, 1]
+    rest, held_out = (part.images[:, 0, 0, 0] for part in study.parted(train, 60))
+    assert sorted([*rest, *held_out]) == list(range(200)) and len(held_out) == 60
+
+
+def test_the_table_of_the_study_has_means_and_deviations():
+    rows = [
+        Result("masked_patch", "ViT-Mini/4", "test", metric, value, settings=dict(
+            start=start, labels=0.1, rate=1e-3, seed=seed, steps=5))
+        for metric, start, seed, value in (
+            ("accuracy", "random weights", 0, 0.5), ("accuracy", "random weights", 1, 0.7),
+            ("accuracy", "masked patches", 0, 0.8), ("held-out", "masked patches", 0, 0.1),
+        )
+    ]  # fmt: skip
+    text = study.table(rows)
+    assert "| random weights | 60.00 ± 14.14 |" in text and "| masked patches | 80.00 |" in text
+    assert "10% of the labels" in text and "10.00" not in text
+
+
+@pytest.mark.full
+def test_the_study_goes_on_where_it_was(tmp_path):
+    plan = study.Plan(
+        pretrain=dataclasses.replace(study.PRETRAIN, epochs=None, steps=2, batch_size=8),
+        steps=((0.5, 2), (1.0, 3)), rates=(1e-3, 2e-3), sweep=0.5, held_out=20, seeds=(0, 1),
+    )  # fmt: skip
+    images = np.random.default_rng(0).integers(0, 256, (80, 28, 28, 1), np.uint8)
+    train, told = arrays(images, np.arange(80) % 2, ["a", "b"], "some"), []
+    about = (plan, train, train, tmp_path, tmp_path / "rows.jsonl")
+    first = study.run_study(*about, starts=study.STARTS[:1], log=told.append)
+    assert len(first) == 2 + 4 and not (tmp_path / study.ENCODER).exists()
+    rows = study.run_study(*about, log=told.append)
+    assert len(rows) == 12 and rows[:6] == first
+    said = len(told)
+    assert study.run_study(*about, log=told.append) == rows and len(told) == said

@@ -313,7 +313,7 @@ def _of_patches(
             "held_out": bool(task.validation),
             "loss": last[f"{prefix}loss"],
             "accuracy": last[f"{prefix}accuracy"],
-            "figure": figure.write(copy, seen, out / figure.FILE),
+            "figure": figure.write(copy, task.test or seen, out / figure.FILE),
         }
     }
 
