@@ -35,6 +35,7 @@ DEV = [
     "build>=1.2",
     "setuptools>=77",
     "tensorboard>=2.19",
+    "imagehash>=4.3.2",  # what our perceptual hashes are compared with
     # The fuzzers of tests/fuzz; wheels for Linux on x86-64 only.
     "atheris>=3; sys_platform == 'linux' and platform_machine == 'x86_64' and python_version < '3.15'",
 ]

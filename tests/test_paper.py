@@ -16,7 +16,7 @@ AS_THEY_ARE = ("list", "info", "results", "cost")
 # The compiler of TPUs takes half a minute for a network; tests/test_tpu_plan.py runs the command.
 ELSEWHERE = ("tpu-plan",)
 # Commands that need images of one's own and have no --smoke: their own tests run them.
-OWN_TESTS = ("finetune",)
+OWN_TESTS = ("finetune", "dedup")
 
 
 def rows(heading: str) -> list[list[str]]:

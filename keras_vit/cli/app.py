@@ -8,6 +8,7 @@ from keras_vit.cli.catalogue import info, list_models
 from keras_vit.cli.common import command
 from keras_vit.cli.convert import convert, export
 from keras_vit.cli.cost import cost
+from keras_vit.cli.dedup import dedup
 from keras_vit.cli.demo import demo
 from keras_vit.cli.doctor import doctor
 from keras_vit.cli.evaluate import evaluate
@@ -19,6 +20,7 @@ from keras_vit.cli.probe import probe
 from keras_vit.cli.reproduce import reproduce
 from keras_vit.cli.results import results
 from keras_vit.cli.smoke import with_smoke
+from keras_vit.cli.study import study
 from keras_vit.cli.tpu_plan import tpu_plan
 from keras_vit.cli.train import train
 from keras_vit.cli.transfer import transfer
@@ -70,6 +72,11 @@ COMMANDS = {
         "keras-vit tpu-plan ViT-L/16 --topology v3-8 --recipe paper/imagenet21k",
     ),
     "cost": (cost, "keras-vit cost ViT-B/16 R50+ViT-B/16 BiT-R50x1 --recipe paper/jft --epochs 7"),
+    "study": (study, "keras-vit study data-size/few-shot --out runs/few-shot"),
+    "dedup": (
+        dedup,
+        "keras-vit dedup folder:train folder:test -o duplicates.csv --write-kept train_kept",
+    ),
     "transfer": (
         transfer,
         "keras-vit transfer ViT-B/16@imagenet21k --data pets --out runs/pets",
