@@ -8,6 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit.analysis import figures
+from keras_vit.card import Preprocessing
 from keras_vit.pretext.corrupt import FIXED_ROWS, fixed_draws
 from keras_vit.pretext.model import MaskedPatchModel
 from keras_vit.pretext.objective import CELLS
@@ -54,7 +55,7 @@ def reconstruct(model: MaskedPatchModel, x: np.ndarray) -> Reconstructions:
     patches = grid[0] * grid[1]
     predictions, corrupted = (keras.ops.convert_to_numpy(y) for y in model(x, training=False))
     hidden = corrupted[:, :, None, None, None] > 0
-    pixels = np.asarray(x, np.float32) * np.float32(how.std) + np.float32(how.mean)
+    pixels = _bytes(np.asarray(x, np.float32), how)
     pixels = pixels[:, : grid[0] * size[0], : grid[1] * size[1]]
     original = _patches(pixels, grid, size)
 
@@ -107,12 +108,17 @@ def _drawn(model: MaskedPatchModel, values: np.ndarray, size, channels: int) -> 
     target, how = model.pretext.target, model.preprocessing
     if target == "pixels":
         pixels = values.reshape(*values.shape[:2], *size, channels)
-        return pixels * np.float32(how.std) + np.float32(how.mean)
+        return _bytes(pixels, how)
     cells = CELLS[target]
     colours = class_colours(values, channels, model.pretext.bits_per_channel)
     colours = colours.reshape(*values.shape[:2], cells, cells, channels)
     rows, cols = (np.arange(side) * cells // side for side in size)
     return colours[:, :, rows][:, :, :, cols]
+
+
+def _bytes(x: np.ndarray, how: Preprocessing) -> np.ndarray:
+    """Preprocessed values (..., C) as 0..255, not rounded."""
+    return x * np.asarray(how.std, np.float32) + np.asarray(how.mean, np.float32)
 
 
 def _patches(pixels: np.ndarray, grid, size) -> np.ndarray:

@@ -90,7 +90,9 @@ class MaskedPatchModel(VisionModel):
         predicted = self.prediction(encoded[:, self.spec.num_prefix_tokens :])
         return ops.reshape(predicted, (-1, *predicted.shape[1:2], *self._shape)), corrupted
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self, x=None, y=None, y_pred: Any = None, sample_weight=None, training=True
+    ) -> Any:
         """Mean over the corrupted patches of an image, then over images, so that neither the share nor
         the grid changes its scale."""
         predictions, corrupted = y_pred

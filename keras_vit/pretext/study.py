@@ -194,8 +194,7 @@ def _measured(
 ) -> float:
     """The accuracy of one fine-tuning, from the store when it is there."""
     settings = {**settings, "steps": steps}
-    about = {"study": STUDY, "model": plan.model, "data": test.name, "metric": metric}
-    made = Result(**about, value=0.0, settings=settings)
+    made = Result(STUDY, plan.model, test.name, metric, value=0.0, settings=settings)
     for row in store.read(results) if results.exists() else []:
         if row.key == made.key:
             return row.value
