@@ -13,6 +13,7 @@ from keras_vit.data import duplicates
 from keras_vit.data.duplicates import Limits, Pair, feature_pairs, picture_pairs
 from keras_vit.data.looks import BITS, SIDE, Looks, boxes, hashes, likeness, looks, viewed
 from keras_vit.data.sources import Source, arrays, fashion_mnist, folder
+from keras_vit.data.streams import Stream
 
 COUNT = 16
 
@@ -171,6 +172,25 @@ def test_pictures_that_cannot_be_read_are_left_out(tmp_path, originals):
     assert [(p.train, p.test) for p in pairs] == [(0, 0), (2, 2), (3, 0), (4, 1), (5, 2)]
     assert len(train.broken) == 1
     assert sum(block.read for block in looks(train)) == 6
+
+
+def test_streams_are_read_from_front_to_back(originals):
+    tf = pytest.importorskip("tensorflow")
+    files = [b"no image"]
+    for image in originals[:5]:
+        data = io.BytesIO()
+        image.save(data, "PNG")
+        files.append(data.getvalue())
+    stream = Stream(
+        "stream",
+        len(files),
+        ("a",),
+        lambda first, last, seed: tf.data.Dataset.from_tensor_slices(files[first:last]),
+        lambda record: (record, tf.constant(0)),
+    )
+    pairs = picture_pairs(stream, source(originals[:7]))
+    assert [(p.train, p.test, p.exact) for p in pairs] == [(i + 1, i, True) for i in range(5)]
+    assert len(stream.broken) == 1
 
 
 def test_features_are_compared_by_their_angle():
