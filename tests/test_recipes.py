@@ -616,7 +616,7 @@ def test_wrong_overrides_are_refused_in_a_sentence(text, message):
 
 def test_every_field_of_every_part_can_be_set():
     known = overrides.fields_of(BASE)
-    for part in (None, "schedule", "optimizer", "loss", "augment"):
+    for part in (None, "schedule", "optimizer", "loss", "augment", "pretext"):
         owner = BASE if part is None else getattr(BASE, part)
         for field in dataclasses.fields(owner):
             if part is None and field.name in (
@@ -624,6 +624,7 @@ def test_every_field_of_every_part_can_be_set():
                 "optimizer",
                 "loss",
                 "augment",
+                "pretext",
                 "changes",
             ):
                 continue
