@@ -12,10 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit import export
 from keras_vit.card import Card, Preprocessing
 from keras_vit.cli.classifier import open_classifier
-from keras_vit.data.sources import open_source
+from keras_vit.data.sources import fashion_mnist, open_source
 from keras_vit.export.metadata import Metadata, read_metadata, with_metadata
 from keras_vit.export.report import report_path
 from keras_vit.export.verify import synthetic_images
@@ -200,3 +201,21 @@ def test_features_have_no_labels_and_grey_images_a_note(random_model, tmp_path):
     assert any("RGB images only" in note for note in report.notes)
     assert stat.S_IMODE((tmp_path / "grey.tflite").stat().st_mode) == 0o644
     assert zipfile.ZipFile(io.BytesIO((tmp_path / "grey.tflite").read_bytes())).testzip() is None
+
+
+@pytest.mark.parametrize("quantize", [None, "dynamic_int8"])
+def test_grey_pixels_lose_nothing_to_an_int8_kernel(tmp_path, quantize):
+    """A mean and std for one channel, which the converter might fold into the first kernel."""
+    model, images = keras_vit.load("ViT-Mini/4"), fashion_mnist("subset_test").images[:200]
+    wanted = model.probabilities(np.asarray(model.preprocessor(images)))
+    answers = {}
+    for kind in ("float32", "uint8"):
+        file = tmp_path / f"{kind}.tflite"
+        export.litert(model, file, quantize=quantize, input=kind, images=images[:16])
+        given = images if kind == "uint8" else np.asarray(model.preprocessor(images))
+        answers[kind] = export.open_artifact(file).predict(given)
+    if quantize is None:
+        np.testing.assert_allclose(answers["uint8"], wanted, atol=1e-5, rtol=0)
+    # Not worse than with floats, whose normalisation is outside the file.
+    errors = {kind: float(np.abs(found - wanted).mean()) for kind, found in answers.items()}
+    assert errors["uint8"] < 1.2 * errors["float32"] + 1e-6
