@@ -23,6 +23,7 @@ BACKEND_FREE = {
     "test_card_tables.py",
     "test_cards.py",
     "test_cases.py",
+    "test_cost.py",
     "test_download.py",
     "test_download_hub.py",
     "test_download_machine.py",
@@ -65,6 +66,7 @@ BACKEND_FREE = {
 SAME_ON_EVERY_BACKEND = {
     "test_checkpoint.py",
     "test_containers.py",
+    "test_dedup.py",
     "test_figures.py",
     "test_finetune.py",
     "test_flexi.py",
@@ -75,6 +77,7 @@ SAME_ON_EVERY_BACKEND = {
     "test_probe_command.py",
     "test_reproduce.py",
     "test_robust.py",
+    "test_study.py",
     "test_task.py",
     "test_timm.py",
     "test_transfer.py",
