@@ -20,6 +20,7 @@ from keras_vit.cli.probe import probe
 from keras_vit.cli.reproduce import reproduce
 from keras_vit.cli.results import results
 from keras_vit.cli.smoke import with_smoke
+from keras_vit.cli.speed import speed
 from keras_vit.cli.study import study
 from keras_vit.cli.tpu_plan import tpu_plan
 from keras_vit.cli.train import train
@@ -73,6 +74,10 @@ COMMANDS = {
     ),
     "cost": (cost, "keras-vit cost ViT-B/16 R50+ViT-B/16 BiT-R50x1 --recipe paper/jft --epochs 7"),
     "study": (study, "keras-vit study data-size/few-shot --out runs/few-shot"),
+    "speed": (
+        speed,
+        "keras-vit speed ViT-B/32 BiT-R50x1 --image-size 64,128,224 --batch 1,8 --out runs/speed",
+    ),
     "dedup": (
         dedup,
         "keras-vit dedup folder:train folder:test -o duplicates.csv --write-kept train_kept",

@@ -1,4 +1,4 @@
-"""The training step of `fit` on JAX, lowered and compiled for TPUs that are not there.
+"""The training step of `fit` on JAX, and inference, lowered and compiled for TPUs that are not there.
 
 Everything is abstract: no weight is ever allocated. Needs KERAS_BACKEND=jax, JAX_PLATFORMS=cpu and
 libtpu (`keras_vit.studies.process` starts such a process).
@@ -29,6 +29,12 @@ def abstract_model(spec: Spec, recipe: Recipe, total_steps: int, dtype: str) -> 
     with _without_values():
         model.optimizer.build(model.trainable_variables)
     return model
+
+
+def abstract_network(spec: Spec, dtype: str) -> VisionModel:
+    """The network alone, for inference; its variables have no values."""
+    with _without_values():
+        return VisionModel(spec, dtype=dtype)
 
 
 @contextlib.contextmanager
@@ -79,6 +85,25 @@ def lower_step(model: VisionModel, devices: list[Any], batch_size: int) -> Any:
     shardings = jax.tree.map(lambda _: whole, state)
     step = jax.jit(model.train_step, donate_argnums=0, out_shardings=(None, shardings))
     return step.lower(state, data)
+
+
+def lower_forward(model: VisionModel, device: Any, batch_size: int) -> Any:
+    """Lowers inference on one device: from float images, which lie there, to logits."""
+    import jax
+    from jax.sharding import SingleDeviceSharding
+
+    here = SingleDeviceSharding(device)
+
+    def forward(trainable, non_trainable, images):
+        return model.stateless_call(trainable, non_trainable, images, training=False)[0]
+
+    trainable, other = (
+        [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype, sharding=here) for v in part]
+        for part in (model.trainable_variables, model.non_trainable_variables)
+    )
+    shape = (batch_size, *model.spec.image_size, model.spec.in_channels)
+    images = jax.ShapeDtypeStruct(shape, model.inputs[0].dtype, sharding=here)
+    return jax.jit(forward).lower(trainable, other, images)
 
 
 def lower_update(model: VisionModel, device: Any) -> Any:
