@@ -10,14 +10,16 @@ import numpy as np
 from keras_vit.export import flatbuffer, graph, verify
 from keras_vit.export.artifact import Artifact, open_artifact
 from keras_vit.export.benchmark import adb_command, costs
+from keras_vit.export.memory import returned_at_once
 from keras_vit.export.metadata import mediapipe_note, metadata_of, with_metadata
 from keras_vit.export.modes import Options, check_quantization, quantization_notes, quantize_file
 from keras_vit.export.output import check_output, put_in_place, workplace
 from keras_vit.export.report import DELEGATE_NOTE, Report, versions
 from keras_vit.export.runtimes import gpu_problems, required_runtimes
-from keras_vit.export.size import LIMIT, check_size, estimated_size
+from keras_vit.export.size import check_size, estimated_size
 
 SIGNATURE = "serving_default"
+LARGE = 2**28  # bytes of float32 weights
 RESIZABLE_NOTE = (
     "the batch can be resized at run time; the shape operations this needs split the graph into "
     "many partitions, so batch=1 is faster on phones."
@@ -105,8 +107,10 @@ def litert(
         made, base = folder / target.name, folder / "float32.tflite"
         normalization = graph.normalization(model) if input == "uint8" else None
         expected_size = estimated_size(model.spec, "float32")
-        base.write_bytes(convert(outputs, output, batch, expected_size, normalization))
-        content, details = base.read_bytes(), None
+        with returned_at_once():
+            content = convert(outputs, output, batch, expected_size, normalization)
+        base.write_bytes(content)
+        details = None
         if mode != "float32":
             content, details = quantize_file(
                 content,
@@ -133,16 +137,19 @@ def litert(
             allow=allow,
         )
         operations, weights = flatbuffer.operations(made)
-        partitions, undelegated = flatbuffer.delegation(made)
         if flex := [name for name in operations if name.startswith("Flex")]:
             raise verify.ExportError(
                 f"{target} would need TensorFlow operations {flex}; nothing was written."
             )
+        signatures = _signatures(artifact, output, found[output], batch, details)
+        del artifact, content  # each holds all weights
+        partitions, undelegated = flatbuffer.delegation(made)
         one = given[:1] if batch is None else np.repeat(given[:1], batch, axis=0)
         baseline = None
         if mode != "float32":
             runtime = open_artifact(base)
             latency = verify.measure_latency(lambda: runtime.run(one), threads=1)
+            del runtime
             baseline = {"size": base.stat().st_size, "latency": vars(latency)}
         report = Report(
             format="litert",
@@ -152,7 +159,7 @@ def litert(
             source=graph.source(model),
             class_names=model.class_names,
             versions=versions(),
-            signatures=_signatures(artifact, output, found[output], batch, details),
+            signatures=signatures,
             operations=operations,
             comparisons={SIGNATURE: comparison},
             weights=weights,
@@ -205,7 +212,7 @@ def convert(
         outputs: a Keras model with a dict of outputs, as `inference.inference_outputs` makes it.
         output: the one to keep, under this name; the converter drops the rest.
         batch: images in one run, or None.
-        expected_size: bytes; beyond 2 GiB weights are stored after the flatbuffer.
+        expected_size: bytes; beyond `LARGE` weights are stored after the flatbuffer.
         normalization: a layer from uint8 pixels to the input of the model, which becomes a part of
             the file; None for one that takes what the model takes.
 
@@ -230,7 +237,8 @@ def convert(
         # Without TensorFlow's own operations among them, a graph that needs one fails here rather
         # than on the phone.
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS]
-        converter._experimental_use_buffer_offset = expected_size > LIMIT
+        # The alternative is packed again in Python, twice, which takes five times the weights.
+        converter._experimental_use_buffer_offset = expected_size > LARGE
         try:
             return converter.convert()
         except Exception as error:

@@ -27,6 +27,7 @@ LARGEST = 16_000_000  # bytes of one appended file that are read
 COLOR_SPACES = {3: 1, 1: 2}  # channels -> RGB, GRAYSCALE; others are UNKNOWN, 0
 IMAGE_PROPERTIES, NORMALIZATION, AXIS_LABELS = 2, 1, 2  # members of the schema's unions and enum
 ALIGNMENT = 16  # of constants; flatbuffers' Python packer forgets it
+ROOM = 2**20  # bytes that a file may grow by when it is packed again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,6 +106,7 @@ def with_metadata(content: bytes, metadata: Metadata) -> bytes:
     Constants that stand after the flatbuffer, as ai-edge-quantizer leaves them, move into it: their
     offsets count from the start of the file.
     """
+    import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
     from ai_edge_litert.tools import flatbuffer_utils
 
@@ -129,8 +131,12 @@ def with_metadata(content: bytes, metadata: Metadata) -> bytes:
     entry = schema.MetadataT(name=ENTRY, buffer=len(buffers) - 1)
     model.metadata = [*kept, entry]
     model.buffers = [AlignedBuffer(data=buffer.data) for buffer in buffers]
-    packed = bytes(flatbuffer_utils.convert_object_to_bytearray(model))
-    file = io.BytesIO(packed)
+    # Of the final size from the start: growing would hold the constants three times.
+    builder = flatbuffers.Builder(len(content) + ROOM)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    file = io.BytesIO()
+    file.write(memoryview(builder.Bytes)[builder.Head() :])
+    del builder, model, buffers
     with zipfile.ZipFile(file, "a") as archive:  # stored, not compressed, as readers expect
         # A ZipInfo has a fixed date, so that the same model gives the same file.
         if metadata.class_names:

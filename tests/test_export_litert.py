@@ -187,7 +187,7 @@ def test_smaller_modes_pass_through_a_float32_file_over_the_limit(
     # What a model of 2.5 GB does, with a limit of 1 kB: its weights stand after the flatbuffer.
     module = importlib.import_module("keras_vit.export.litert")
     convert, flags = module.convert, []
-    monkeypatch.setattr(module, "LIMIT", 1000)
+    monkeypatch.setattr(module, "LARGE", 1000)
     monkeypatch.setattr(
         module, "convert", lambda *a: flags.append(_weights_after(c := convert(*a))) or c
     )
