@@ -7,9 +7,11 @@ leaves rows that hold all that the table and the figure need.
 import dataclasses
 import functools
 import gc
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
 from typing import Any
 
 import keras
@@ -239,7 +241,7 @@ def rate_row(
 def _row(model: str, metric: str, value: float, settings: dict[str, Any], **more: Any) -> Result:
     return Result(
         study=STUDY, model=model, data=DATA, metric=metric, value=value, unit="number",
-        settings=settings, when=now(), versions=versions(), **more,
+        settings=settings, when=now(), **{"versions": versions(), **more},
     )  # fmt: skip
 
 
@@ -360,13 +362,19 @@ def _keep_program(
     figures: Figures,
 ) -> None:
     at, new = {**settings, "batch": batch}, []
+    more = {"command": command, "versions": _compiler_versions()}
     if figures.fits and figures.seconds is not None:
-        new.append(_row(name, RATE, batch / figures.seconds, at, command=command))
+        new.append(_row(name, RATE, batch / figures.seconds, at, **more))
     # Bytes last: a program whose bytes are there is not compiled again.
-    new.append(_row(name, MEMORY, float(figures.memory), at, command=command))
+    new.append(_row(name, MEMORY, float(figures.memory), at, **more))
     for row in new:
         found.append(row)
         keep(row)
+
+
+def _compiler_versions() -> dict[str, str]:
+    names = ("keras", "jax", "libtpu")
+    return {name: metadata.version(name) for name in names if importlib.util.find_spec(name)}
 
 
 def programs(rows: Iterable[Result]) -> dict[int, Figures]:
