@@ -106,7 +106,10 @@ def _data(
         raise ValueError("--transfer and --transfer-test belong together: give both or neither.")
     pair = None
     if transfer is not None and transfer_test is not None:
-        pair = tuple(open_source(each, data_dir=data_dir) for each in (transfer, transfer_test))
+        pair = (
+            open_source(transfer, data_dir=data_dir),
+            open_source(transfer_test, data_dir=data_dir),
+        )
     if data is None and test is None and scale == "mini":
         if not smoke:
             return Data(fashion_mnist("train"), fashion_mnist("test"), pair)
@@ -120,12 +123,12 @@ def _data(
             "--data and --test belong together, and --scale paper needs them: give both."
         )
     train, tested = (open_feed_source(each, data_dir=data_dir) for each in (data, test))
-    slices = None
-    if data.startswith("tfds:") and "[" not in data:
-        split = data if data.count(":") > 1 else f"{data}:train"
+    if not data.startswith("tfds:") or "[" in data:
+        return Data(train, tested, pair)
+    split = data if data.count(":") > 1 else f"{data}:train"
 
-        def slices(first: int, last: int) -> Any:
-            return open_feed_source(f"{split}[{first}:{last}]", data_dir=data_dir)
+    def slices(first: int, last: int) -> Any:
+        return open_feed_source(f"{split}[{first}:{last}]", data_dir=data_dir)
 
     return Data(train, tested, pair, slices)
 

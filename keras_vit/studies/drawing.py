@@ -61,15 +61,14 @@ def figure(study: Study, rows: Sequence[Result]) -> Any:
     """
     check_installed()
     measured = [metric for metric in METRICS if any(row.metric == metric for row in rows)]
-    paper = study.published is not None
-    panels = len(measured) + int(paper)
+    panels = len(measured) + int(study.published is not None)
     made = new_figure(5.2 * panels, 4.2)
     axes = made.subplots(1, panels, squeeze=False)[0]
     for panel, metric in zip(axes, measured, strict=False):
         _curves(panel, study, [row for row in rows if row.metric == metric])
         panel.set_ylabel(METRICS[metric])
         panel.set_title("measured here", fontsize=9)
-    if paper:
+    if study.published is not None:
         _published(axes[-1], study.published)
     made.suptitle(f"{study.title} ({study.source})", fontsize=10)
     return made
