@@ -192,6 +192,16 @@ def _reason_to_leave_out(item, wants_full: bool) -> str | None:
 
 
 @pytest.fixture(scope="session")
+def reference():
+    """The float64 Vision Transformer of tests/oracles/numpy_vit.py."""
+    path = Path(__file__).parent / "oracles" / "numpy_vit.py"
+    spec = importlib.util.spec_from_file_location("numpy_vit", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
 def embedded_stand_ins(tmp_path_factory):
     """A table of cards in place of the embedded models': the same networks, random weights.
 

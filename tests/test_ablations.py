@@ -1,7 +1,6 @@
 """The networks of the paper's appendices D.4 and D.6, against float64 NumPy on both backends."""
 
 import dataclasses
-import importlib.util
 import itertools
 from pathlib import Path
 
@@ -41,14 +40,6 @@ SPECS = {
         TINY, attention="axial", pool="map", posemb="2d", posemb_at="layers"
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def reference():
-    spec = importlib.util.spec_from_file_location("numpy_vit", ORACLES / "numpy_vit.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

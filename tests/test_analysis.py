@@ -1,7 +1,6 @@
 """The arrays of the inspection, against an independent float64 reference and the fixtures."""
 
 import dataclasses
-import importlib.util
 import json
 import tracemalloc
 from pathlib import Path
@@ -57,15 +56,6 @@ def random_model(official):
         return model
 
     return build
-
-
-@pytest.fixture(scope="module")
-def reference():
-    """The float64 Vision Transformer of tests/oracles/numpy_vit.py."""
-    spec = importlib.util.spec_from_file_location("numpy_vit", ORACLES / "numpy_vit.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from keras_vit.results import store
 from keras_vit.results.store import Result
 from keras_vit.results.tables import pivot
 from keras_vit.spec import changed
-from keras_vit.train.evaluate import evaluate
+from keras_vit.train.evaluate import evaluate_model
 from keras_vit.train.finetune import rebuilt
 from keras_vit.train.placement import Placement
 from keras_vit.train.recipe import Loss, Optimizer, Recipe, Schedule
@@ -212,14 +212,7 @@ def _measured(
     source = labelled(train, settings["labels"], settings["seed"])
     found = fit(model, source, recipe, verbose=0)
     final = rebuilt(model, None, "float32")
-    measured = evaluate(
-        final.probabilities,
-        test,
-        image_size=final.spec.image_size,
-        channels=final.spec.in_channels,
-        preprocessing=final.preprocessing,
-        batch_size=500,
-    )
+    measured = evaluate_model(final, test, batch_size=500)
     row = dataclasses.replace(
         made,
         value=measured.accuracy,

@@ -20,7 +20,7 @@ from keras_vit.model import VisionModel
 from keras_vit.results import store
 from keras_vit.results.store import Result
 from keras_vit.studies.study import Candidate, Cell, Study
-from keras_vit.train.evaluate import evaluate
+from keras_vit.train.evaluate import evaluate_model
 from keras_vit.train.finetune import rebuilt
 from keras_vit.train.recipe import Recipe
 from keras_vit.train.run import fit, versions
@@ -243,14 +243,7 @@ class Job:
         self, model: VisionModel, source: Source | Stream, metric: str, settings: dict[str, Any]
     ) -> Result:
         """Accuracy on images."""
-        found = evaluate(
-            model.probabilities,
-            source,
-            image_size=model.spec.image_size,
-            channels=model.spec.in_channels,
-            preprocessing=model.preprocessing,
-            batch_size=500,
-        )
+        found = evaluate_model(model, source, batch_size=500)
         row = self.row(metric, source.name, settings, found.accuracy)
         return dataclasses.replace(row, examples=found.examples, interval=found.interval)
 

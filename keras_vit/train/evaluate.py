@@ -5,7 +5,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from keras_vit.data.batches import Batches
 from keras_vit.data.pipeline import Pipeline
 from keras_vit.data.sources import Source
 from keras_vit.data.streams import Stream
+
+if TYPE_CHECKING:
+    from keras_vit.model import VisionModel
 
 Data = TypeVar("Data", bound=Source | Stream)
 Predict = Callable[[np.ndarray], np.ndarray]
@@ -86,6 +89,18 @@ class Evaluation:
         if self.confusion is not None:
             values["confusion"] = [list(row) for row in self.confusion]
         return values
+
+
+def evaluate_model(model: "VisionModel", source: Source | Stream, *, batch_size: int) -> Evaluation:
+    """`evaluate` of a model on images that it preprocesses as its card says."""
+    return evaluate(
+        model.probabilities,
+        source,
+        image_size=model.spec.image_size,
+        channels=model.spec.in_channels,
+        preprocessing=model.preprocessing,
+        batch_size=batch_size,
+    )
 
 
 def evaluate(

@@ -22,7 +22,7 @@ from keras_vit.model import VisionModel
 from keras_vit.spec import ResNetSpec, Spec, changed, pair
 from keras_vit.train import report as reports
 from keras_vit.train import rundir
-from keras_vit.train.evaluate import Evaluation, evaluate
+from keras_vit.train.evaluate import Evaluation, evaluate_model
 from keras_vit.train.recipe import Optimizer, Recipe, Schedule
 from keras_vit.train.run import Result, fit
 from keras_vit.zoo import api, loading, names
@@ -161,14 +161,7 @@ def finetune(
         callbacks=callbacks,
     )
     final = finished(network, train)
-    measured = evaluate(
-        final.probabilities,
-        validation or train,
-        image_size=final.spec.image_size,
-        channels=final.spec.in_channels,
-        preprocessing=final.preprocessing,
-        batch_size=base.batch_size,
-    )
+    measured = evaluate_model(final, validation or train, batch_size=base.batch_size)
     final.card = finetuned_card(network.card, about["model"], final, train, measured)
     report = reports.build(final, measured, result, base, about, command)
     _write(folder, final, report)

@@ -17,7 +17,7 @@ from keras_vit.spec import Spec, changed
 from keras_vit.train import overrides, recipes, rundir
 from keras_vit.train import report as reports
 from keras_vit.train.distribute import Placement
-from keras_vit.train.evaluate import evaluate
+from keras_vit.train.evaluate import evaluate_model
 from keras_vit.train.finetune import fingerprint, rebuilt
 from keras_vit.train.losses import init_head_bias
 from keras_vit.train.recipe import Recipe
@@ -280,14 +280,7 @@ def _write(
         final = api.load(out / "model.npz")
     if task.test is None or task.recipe.pretext.self_supervised:
         return found
-    measured = evaluate(
-        final.probabilities,
-        task.test,
-        image_size=final.spec.image_size,
-        channels=final.spec.in_channels,
-        preprocessing=final.preprocessing,
-        batch_size=500,
-    )
+    measured = evaluate_model(final, task.test, batch_size=500)
     return {
         **found,
         "test": fingerprint(task.test),
